@@ -100,7 +100,7 @@ def answer(suite: str, folder: Path) -> dict[str, float]:
     helper = Helper(folder, identity, suite=suite, kept=True)
     for bits in (8, 12):  # a service has compiled what packs answers
         code = np.zeros(9, np.uint8 if bits == 8 else np.uint32)
-        wire.pack(wire.Format.of(2**bits, "warm"), code)
+        wire.pack(wire.Format.from_facts(2**bits, "warm"), code)
     start = time.process_time()
     (folder / "answer").write_bytes(helper.answer((folder / "request").read_bytes()))
     seconds = time.process_time() - start

@@ -17,7 +17,7 @@ from results import save, stored
 import randquant as rq
 from randquant.channels import Key
 from randquant.planning import gaussian_multiplier
-from randquant.privacy import account, release_of
+from randquant.privacy import account, run_release
 from randquant.reports import Axis, line_chart
 from randquant.rounds import ParameterFreeStep, Target
 
@@ -94,7 +94,7 @@ def measured(folder: str, seeds: int) -> dict:
             multiplier = gaussian_multiplier(epsilon, DELTA, ROUNDS)
             release = mechanism.release(FEATURES, ROUNDS)
             row["patient"] = account(
-                [release_of(mechanism, FEATURES, ROUNDS, examples=number)], DELTA
+                [run_release(mechanism, FEATURES, ROUNDS, examples=number)], DELTA
             ).epsilon
             row["hospital"] = account([release], DELTA).epsilon
             row["bytes"] = mechanism.upload_bytes(FEATURES)

@@ -42,7 +42,7 @@ def sampled(kind: str, rate: float, sigma: float, rounds: int) -> rq.Sampled:
         return rq.Sampled(zeroed, rate, rounds)
     if kind == "poisson, replace_one":
         return rq.Sampled(replaced, rate, rounds, absent=zeroed)
-    return rq.Sampled.of_cohort(replaced, POPULATION, round(POPULATION * rate), rounds)
+    return rq.Sampled.from_cohort(replaced, POPULATION, round(POPULATION * rate), rounds)
 
 
 def theirs(kind: str, rate: float, sigma: float, rounds: int) -> float:

@@ -62,7 +62,7 @@ CHANNELS = [
     rq.stochastic_rounding(clip=1.0, levels=3, margin=0.5),
     rq.stochastic_rounding(clip=1.0, levels=60, margin=0.5),
 ]
-WIDE = wire.Format.of(2**18, "fuzz")
+WIDE = wire.Format.from_facts(2**18, "fuzz")
 
 
 @dataclass(frozen=True)

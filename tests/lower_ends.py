@@ -43,7 +43,7 @@ from randquant.privacy import (
     powered,
     rounding,
 )
-from randquant.privacy.accounting.accountant import _affordable
+from randquant.privacy.accounting.accountant import _reserve_pays
 from randquant.privacy.accounting.privacy_loss import (
     BERRY_ESSEEN,
     MAX_GRID_SIZE,
@@ -87,7 +87,7 @@ class LowerLoss:
     infinite: float
 
     @staticmethod
-    def of(p: np.ndarray, q: np.ndarray, total: int) -> LowerLoss:
+    def from_rows(p: np.ndarray, q: np.ndarray, total: int) -> LowerLoss:
         """Round down the loss of a pair of rows of integers."""
         ratio = log_ratio(p, q)
         # theory/composition.md, Proposition 4, as for `PrivacyLoss.of`, downward.
@@ -97,7 +97,7 @@ class LowerLoss:
         losses = ratio[finite] - 18 * UNIT * np.abs(ratio[finite])
         return LowerLoss(losses, mass[finite], min(infinite, 1.0))
 
-    def infinite_of(self, releases: int) -> float:
+    def infinite_probability(self, releases: int) -> float:
         """Probability that any of the releases has infinite loss, rounded down."""
         if self.infinite in (0, 1):
             return float(self.infinite)
@@ -118,7 +118,7 @@ class LowerLoss:
 
 def log_delta_below(tilted: Tilted, epsilon: float, integral: float) -> float:
     """log of the hockey-stick divergence at epsilon, rounded down, as `Tilted.log_delta` is up."""
-    whole = tilted.loss.infinite_of(tilted.releases)
+    whole = tilted.loss.infinite_probability(tilted.releases)
     if integral <= 0:
         return math.log(whole) if whole > 0 else -math.inf
     first, second = tilted.releases * tilted.constant, tilted.tilt * epsilon
@@ -231,7 +231,7 @@ def reached_epsilon(loss: LowerLoss, parts: int, delta: float) -> float:
     # theory/composition.md, Propositions 9 and 10: any pair of inputs gives a lower end, and fewer
     # parts tell less.
     parts = min(parts, TILTED_UP_TO)
-    if loss.infinite_of(parts) > delta:
+    if loss.infinite_probability(parts) > delta:
         return math.inf
     if delta == 0:
         # theory/accounting.md, Proposition 3: largest losses add up; the product is 1 unit.
@@ -511,7 +511,7 @@ def _of_codes(seen: SumRound) -> Laws:
 def _added(channel: Channel, place: float, count: int) -> ChainLaw:
     """The law of the sum of so many codes of one input, as the encoder draws them."""
     row, total = channel.mix(place)
-    return Powers(np.array([int(weight) / total for weight in row])).of(count)
+    return Powers(np.array([int(weight) / total for weight in row])).law(count)
 
 
 # Whole runs.
@@ -612,7 +612,7 @@ def on_updates(
         far = min(float(np.float32(length * INSIDE)), channel.clip)
         places = (far, -far if neighboring == "replace_one" else 0.0, 0.0)
         for vertex in vertices if clients > 1 else vertices[:1]:  # alone, nobody is anywhere
-            others = channel.input_of(vertex)
+            others = channel.vertex_input(vertex)
             attack = DrawnRound(SumRound(channel, clients, 1, places, others), 1.0)
             # Lengths are alternatives: of two that float32 makes one, the repeated one counts.
             found[attack] = max(found.get(attack, 0), count)
@@ -771,7 +771,7 @@ def attacks_on(release: Release) -> tuple[tuple[RunAttack, int], ...]:
             return on_updates(release.channel, release.cohort, release.neighboring, ends)
         case VectorRelease():
             lengths = [
-                (count * release.rounds, _longest(release) / math.sqrt(count))
+                (count * release.rounds, _largest_distance(release) / math.sqrt(count))
                 for count in {_fewest_coordinates(release), release.dimension}
             ]
             return on_updates(release.channel, release.cohort, release.neighboring, lengths)
@@ -795,7 +795,7 @@ def attacked_rounds(release: Release, stand_in: bool) -> tuple[SeenRound, ...]:
             size, length = release.dimension, release.channel.clip
         case VectorRelease():
             size = _fewest_coordinates(release)
-            length = _longest(release) / math.sqrt(size)
+            length = _largest_distance(release) / math.sqrt(size)
         case GaussianRelease():
             halves = 2 if release.neighboring == "replace_one" else 1
             reach = (1 - 8 * UNIT) / (halves * release.noise_multiplier)
@@ -827,7 +827,7 @@ def _integer_rounds(release: NoiseRelease, stand_in: bool) -> tuple[IntegerRound
     )
 
 
-def _longest(release: VectorRelease) -> float:
+def _largest_distance(release: VectorRelease) -> float:
     """Largest norm of what one client, or one of its examples, sends."""
     whole = release.clip_norm if release.whole_norm is None else release.whole_norm
     return min(release.clip_norm, whole / (release.examples or 1))
@@ -835,7 +835,9 @@ def _longest(release: VectorRelease) -> float:
 
 def _fewest_coordinates(release: VectorRelease) -> int:
     """As few coordinates as hold the whole norm, within the clip."""
-    return min(max(int((_longest(release) / release.channel.clip) ** 2), 1), release.dimension)
+    return min(
+        max(int((_largest_distance(release) / release.channel.clip) ** 2), 1), release.dimension
+    )
 
 
 def _on_sampled(run: Sampled) -> tuple[tuple[DrawnRound, int], ...]:
@@ -924,11 +926,11 @@ def channel_below(channel: Channel, releases: int, delta: float) -> float:
         return single
     # theory/composition.md, Proposition 10: any pair of inputs gives a lower end.
     p, q = dominating_pair(channel)
-    above = PrivacyLoss.of(p, q, channel.denominator)
-    hopeless = above.infinite_of(releases) >= delta
+    above = PrivacyLoss.from_rows(p, q, channel.denominator)
+    hopeless = above.infinite_probability(releases) >= delta
     tilt = 1.0 if hopeless else best_tilt(above, min(releases, 2**40), delta)
     p, q = strongest_pair(channel, releases, delta, tilt * 2.0 ** np.arange(-9, 4))
-    loss = LowerLoss.of(p, q, channel.denominator)
+    loss = LowerLoss.from_rows(p, q, channel.denominator)
     return max(single, reached_epsilon(loss, releases, delta))
 
 
@@ -945,7 +947,7 @@ def lower_end(releases: Sequence[Release], delta: float) -> float:
     # theory/accounting.md, Proposition 4, the other way: what is sent is only close to these laws.
     known = delta * (1 + 2 * RESERVED_SHARE) if distance > 0 else delta
     lower = attacked_epsilon(attacks, known, order)
-    if not _affordable(distance, lower, delta):
+    if not _reserve_pays(distance, lower, delta):
         lower = 0.0
     # theory/gaussian.md, Proposition 1: inputs as far apart as may be, always in one direction.
     square = math.fsum(

@@ -31,7 +31,7 @@ from randquant.aggregation import (
 from randquant.channels import encoding, wire
 from randquant.mechanisms import design
 from randquant.planning import compare, planner
-from randquant.privacy import compose, dominating_pair, release_of
+from randquant.privacy import compose, dominating_pair, run_release
 
 SENTENCE = re.compile(r"^(Client \S+: |[\w .'=-]+: )?Expected .*[.?]$", re.DOTALL)
 OURS = (ValueError, TypeError, OSError)
@@ -96,7 +96,7 @@ def _calls() -> Iterator[Call]:
                weights=np.array([[3, 1], [1, 3]]), denominator=4)  # fmt: skip
     yield call("Channel.mix", CHANNEL.mix, x=0.2)
     yield call("Channel.locate", CHANNEL.locate, x=np.array([0.1]))
-    yield call("Channel.input_of", CHANNEL.input_of, vertex=1)
+    yield call("Channel.vertex_input", CHANNEL.vertex_input, vertex=1)
     yield call("Key", rq.Key, secret=bytes(32))
     yield call("Key.from_seed", rq.Key.from_seed, seed=1)
     yield call("Key.words", lambda count, start: rq.Key.from_seed(1).words(count, start), count=2,
@@ -116,7 +116,9 @@ def _calls() -> Iterator[Call]:
     yield call("wire.unpack", wire.unpack, channel=CHANNEL, payload=payload, dimension=10)
     yield call("wire.add", wire.add, channel=CHANNEL, payload=payload,
                totals=Fresh(lambda: np.zeros(10, np.int64)))  # fmt: skip
-    yield call("wire.Format.of", lambda levels: wire.Format.of(levels, "x"), levels=4)
+    yield call(
+        "wire.Format.from_facts", lambda levels: wire.Format.from_facts(levels, "x"), levels=4
+    )
     yield call("certify", rq.certify, channel=CHANNEL, order=2.0, neighboring="replace_one")
     yield call("certify_pair", rq.certify_pair, channel=CHANNEL, x=0.1, other=0.2, order=2.0)
     yield call("certify_metric", rq.certify_metric, channel=CHANNEL, geometry="l1")
@@ -140,10 +142,11 @@ def _calls() -> Iterator[Call]:
                           ("VectorRelease", VECTOR.release(10, 3))):  # fmt: skip
         yield call(f"{name}.renyi", release.renyi, order=2.0)
     yield call("VectorRelease.under", VECTOR.release(10, 3).under, trust="aggregate")
-    yield call("release_of", release_of, mechanism=VECTOR, dimension=10, rounds=3, examples=5)
+    yield call("run_release", run_release, mechanism=VECTOR, dimension=10, rounds=3, examples=5)
     yield call("Sampled", rq.Sampled, release=rq.GaussianRelease(1.0, 10, 1), rate=0.1, rounds=3,
                scheme="poisson", hidden=True, absent=None)  # fmt: skip
-    yield call("Sampled.of_cohort", rq.Sampled.of_cohort, release=rq.GaussianRelease(1.0, 10, 1),
+    yield call("Sampled.from_cohort", rq.Sampled.from_cohort,
+               release=rq.GaussianRelease(1.0, 10, 1),
                population=100, cohort=10, rounds=3)  # fmt: skip
     yield call("account", rq.account, releases=[RELEASE], delta=1e-5, quick=True)
     yield call("account of one", lambda release: rq.account([release], 1e-5), release=RELEASE)
@@ -155,7 +158,7 @@ def _calls() -> Iterator[Call]:
     yield call("audit", rq.audit, mechanism=COORDINATES, update=UPDATE, other=-UPDATE, key=KEY,
                delta=0.0, confidence=0.99, trials=200, others=None,
                neighboring="replace_one")  # fmt: skip
-    yield call("constraint_of", design.constraint_of, name="pure", epsilon=1.0, order=None)
+    yield call("named_constraint", design.named_constraint, name="pure", epsilon=1.0, order=None)
     for name in ("Pure", "Fisher"):
         yield call(name, getattr(design, name), epsilon=1.0)
     yield call("Renyi", design.Renyi, epsilon=1.0, order=2.0)

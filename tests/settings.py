@@ -19,7 +19,7 @@ import randquant as rq
 from randquant import planning, privacy, training
 from randquant.aggregation import (
     AdditiveMechanism,
-    Alongside,
+    AuxiliaryNumbers,
     CoordinateError,
     Projection,
     Rotation,
@@ -270,7 +270,7 @@ def _more() -> Iterator[Call]:
     yield call("AdditiveMechanism.release", lambda **given: AdditiveMechanism(**given).release(
         100, 1), kind="skellam", clip_norm=0.3, noise_multiplier=0.7, cohort=100)  # fmt: skip
     yield call("Number", rq.Number, name="loss", low=0.1, high=3.3, share=0.3)
-    yield call("Alongside", Alongside, clip_norm=0.3, numbers=(rq.Number("loss"),))
+    yield call("AuxiliaryNumbers", AuxiliaryNumbers, clip_norm=0.3, numbers=(rq.Number("loss"),))
     yield call("Rotation", Rotation, dimension=100, seed=100)
     yield call("Subset", Subset, size=64, count=50, seed=100)
     yield call("Projection", Projection, dimension=100, clip_norm=0.3, rotation_seed=100,

@@ -25,7 +25,7 @@ import randquant as rq
 from randquant._internal import from_json, serialization, to_json
 from randquant.aggregation import (
     AdditiveMechanism,
-    Alongside,
+    AuxiliaryNumbers,
     CentralGaussian,
     ClippedSGD,
     LocalGaussian,
@@ -141,8 +141,9 @@ MECHANISMS = {
     "clipped": ClippedSGD(None, 1.5),
 }
 GUARANTEE = Guarantee(2.5, 1e-6, "zero_out", "aggregate", 6.5, 31, True, "example", True)
-BESIDE = Alongside(1.5, (rq.Number("loss", 0.25, 5.0, 0.125), rq.Number("num-examples", 0.0, 9.0)),
-                   "num-examples")  # fmt: skip
+BESIDE = AuxiliaryNumbers(
+    1.5, (rq.Number("loss", 0.25, 5.0, 0.125), rq.Number("num-examples", 0.0, 9.0)),
+    "num-examples")  # fmt: skip
 QUERIES = {
     "age": rq.Mean(18, 100),
     "dose": rq.Quantiles(1, 9, 5, at=[0.25, 0.75]),
@@ -283,7 +284,7 @@ def test_a_leaf_that_nobody_reads_is_found():
 RECORDS = {
     **{f"mechanism: {name}": each for name, each in MECHANISMS.items()},
     "Guarantee": GUARANTEE, "SentRounds": SENT, "RoundMetrics": ROUND, "RunSummary": SUMMARY,
-    "RoundRow": ROW, "Binding": BINDING, "Number": BESIDE.numbers[0], "Alongside": BESIDE,
+    "RoundRow": ROW, "Binding": BINDING, "Number": BESIDE.numbers[0], "AuxiliaryNumbers": BESIDE,
 }  # fmt: skip
 
 
@@ -310,10 +311,10 @@ USUAL = {
 what is another one in a record beside it."""
 
 
-@pytest.mark.parametrize("name", [*WRITTEN, "Alongside"])
+@pytest.mark.parametrize("name", [*WRITTEN, "AuxiliaryNumbers"])
 def test_a_field_that_is_as_usual_is_declared(name):
     """A new field gets a value of its own here, or a reason why not."""
-    record = {**WRITTEN, "Alongside": BESIDE}[name]
+    record = {**WRITTEN, "AuxiliaryNumbers": BESIDE}[name]
     parts = [record]
     if name == "TrainConfig":
         parts += [record.task, record.local, record.server, record.privacy]

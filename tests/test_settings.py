@@ -230,7 +230,7 @@ COUNTING = {
          "scheme": ({"release": ABSENT, "scheme": "fixed", "absent": ONE}, OTHER),
          "hidden": ({"release": rq.GaussianRelease(1.0, 10, 1, "local"), "hidden": True}, OTHER),
          "models": (True, OTHER)}, set()),
-    "Sampled.of_cohort": (accounted(rq.Sampled.of_cohort),
+    "Sampled.from_cohort": (accounted(rq.Sampled.from_cohort),
         {"release": ONE, "population": 100, "cohort": 10, "rounds": 30},
         {"release": (rq.GaussianRelease(2.0, 10, 1), LESS), "population": (200, LESS),
          "cohort": (20, MORE), "rounds": (60, MORE)}, set()),

@@ -16,7 +16,7 @@ class RankAttack:
     def attained(self) -> tuple[lower_ends.LowerLoss, ...]:
         # papers/docs/rank-theory.md, Propositions 1 and 3.
         pairs = self.release.table.pairs(self.release.neighboring)
-        return tuple(lower_ends.LowerLoss.of(p, q, p.sum()) for p, q in pairs)
+        return tuple(lower_ends.LowerLoss.from_rows(p, q, p.sum()) for p, q in pairs)
 
     def together(self, times: int) -> tuple[lower_ends.LowerLoss, ...]:
         return ()

@@ -11,7 +11,7 @@ from randquant._internal.version import __version__
 from randquant.reports import notebook  # noqa: F401 - it registers what notebooks show
 
 if TYPE_CHECKING:
-    from randquant.aggregation.alongside import Number
+    from randquant.aggregation.auxiliary_numbers import Number
     from randquant.aggregation.coordinate import ChannelMechanism
     from randquant.aggregation.layout import StateLayout
     from randquant.aggregation.registry import load, save

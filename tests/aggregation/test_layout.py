@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import randquant as rq
-from randquant.aggregation import StateLayout, as_vector, dimension_of
+from randquant.aggregation import StateLayout, as_vector, update_dimension
 from randquant.channels import Key
 
 STATE = {
@@ -26,16 +26,16 @@ COIN = rq.stochastic_rounding(clip=1.0, levels=2, margin=1.0)
 
 
 def test_counters_and_running_statistics_are_left_out_by_name():
-    layout = StateLayout.of(STATE)
+    layout = StateLayout.from_state(STATE)
     assert layout.names == SENT
     assert set(layout.left_out) == STATE.keys() - set(SENT)
     assert layout.shapes == ((2, 2, 3), (2,), ())
-    assert layout.dimension == dimension_of(STATE) == 15
+    assert layout.dimension == update_dimension(STATE) == 15
     assert layout.flatten(STATE).tolist() == [*range(12), 0.5, 0.5, 2.5]
 
 
 def test_the_layouts_order_counts_not_the_dicts():
-    layout = StateLayout.of(STATE)
+    layout = StateLayout.from_state(STATE)
     backwards = dict(reversed(STATE.items()))
     assert np.array_equal(layout.flatten(backwards), layout.flatten(STATE))
     assert not np.array_equal(as_vector(backwards), as_vector(STATE))
@@ -61,7 +61,7 @@ def test_another_state_dict_is_refused_for_the_true_reason(change, kind, match):
     if change.get("bn.weight", 0) is None:
         del state["bn.weight"]
     with pytest.raises(kind, match=match):
-        StateLayout.of(STATE).flatten(state)
+        StateLayout.from_state(STATE).flatten(state)
 
 
 def test_weights_under_two_names_are_refused_wherever_a_state_dict_is_taken():
@@ -75,14 +75,14 @@ def test_weights_under_two_names_are_refused_wherever_a_state_dict_is_taken():
     mechanism = rq.VectorMechanism(COIN, clip_norm=1.0)
     planned = functools.partial(rq.plan, population=9, cohort=9, rounds=1, epsilon=8)
     for use in (
-        lambda: StateLayout.of(model.state_dict()),
-        lambda: dimension_of(model.state_dict()),
+        lambda: StateLayout.from_state(model.state_dict()),
+        lambda: update_dimension(model.state_dict()),
         lambda: planned(model.state_dict()),
     ):
         with pytest.raises(ValueError, match=refused):
             use()
     for use in (  # copies may have been tied, or only begin alike
-        lambda: StateLayout.of({name: x.numpy() for name, x in before.items()}),
+        lambda: StateLayout.from_state({name: x.numpy() for name, x in before.items()}),
         lambda: mechanism.encode(difference, Key.generate()),
     ):
         with pytest.warns(UserWarning, match="0.weight' and '1.weight' with the same numbers. If"):
@@ -90,9 +90,9 @@ def test_weights_under_two_names_are_refused_wherever_a_state_dict_is_taken():
     with torch.no_grad():
         model[0].weight.zero_()
     with pytest.raises(ValueError, match=refused):  # one memory, whatever its numbers
-        StateLayout.of(model.state_dict())
+        StateLayout.from_state(model.state_dict())
     once = dict(model.named_parameters())  # the way out: counted once
-    assert StateLayout.of(once).dimension == dimension_of(model) == 160
+    assert StateLayout.from_state(once).dimension == update_dimension(model) == 160
 
 
 def test_arrays_that_are_constant_or_of_another_shape_are_not_tied():
@@ -102,7 +102,7 @@ def test_arrays_that_are_constant_or_of_another_shape_are_not_tied():
     state |= {"odd": whole[:, 1::2], "even": whole[:, ::2]}  # in one memory, at other places
     state |= {"weight": weight, "double": weight.reshape(3, 2).copy(), "half": weight.astype("f4")}
     state |= {"empty": np.zeros(0), "none": np.zeros(0), "again.running_mean": weight.copy()}
-    layout = StateLayout.of(state)
+    layout = StateLayout.from_state(state)
     assert layout.left_out == ("again.running_mean",)
     assert all(
         np.array_equal(layout.unflatten(layout.flatten(state))[n], state[n]) for n in layout.names
@@ -111,18 +111,18 @@ def test_arrays_that_are_constant_or_of_another_shape_are_not_tied():
 
 def test_what_is_no_state_dict_is_refused():
     with pytest.raises(TypeError, match=r"mapping of names to arrays, got list: .*state_dict\(\)"):
-        StateLayout.of([np.zeros(3)])
+        StateLayout.from_state([np.zeros(3)])
     with pytest.raises(TypeError, match=r"mapping of names to arrays, got one with the name 0"):
-        StateLayout.of({0: np.zeros(3)})
+        StateLayout.from_state({0: np.zeros(3)})
     with pytest.raises(TypeError, match="mapping of names to arrays, got NoneType"):
-        StateLayout.of(STATE).flatten(None)  # type: ignore[arg-type]
+        StateLayout.from_state(STATE).flatten(None)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"at least one array of floats .* got 1 entries"):
-        StateLayout.of({"steps": np.array(3)})
+        StateLayout.from_state({"steps": np.array(3)})
     with pytest.raises(ValueError, match=r"vector \(15,\) to unflatten, got shape \(14,\)"):
-        StateLayout.of(STATE).unflatten(np.zeros(14))
+        StateLayout.from_state(STATE).unflatten(np.zeros(14))
     for wrong in ("650", 0.5, True, None):
         with pytest.raises(TypeError, match="Expected dimension to be a whole number"):
-            dimension_of(wrong)
+            update_dimension(wrong)
 
 
 def test_a_torch_models_difference_is_encoded_and_its_mean_loaded():
@@ -132,10 +132,10 @@ def test_a_torch_models_difference_is_encoded_and_its_mean_loaded():
     model[0].weight.requires_grad_(False)
     before = {name: x.clone() for name, x in model.state_dict().items()}
     after = {name: x + 1 for name, x in before.items()}
-    layout = StateLayout.of(model.state_dict())
+    layout = StateLayout.from_state(model.state_dict())
     assert set(layout.left_out) == {"1.running_mean", "1.running_var", "1.num_batches_tracked"}
     assert layout.dimension == sum(p.numel() for p in model.parameters())
-    assert dimension_of(model) == layout.dimension - 12  # those that are trained
+    assert update_dimension(model) == layout.dimension - 12  # those that are trained
     mechanism = rq.VectorMechanism(rq.stochastic_rounding(30.0, 256, 1.0), clip_norm=100.0)
     difference = {name: after[name] - before[name] for name in before}
     payloads = [mechanism.encode(difference, Key.from_seed(n)) for n in range(3)]
@@ -149,4 +149,4 @@ def test_a_torch_models_difference_is_encoded_and_its_mean_loaded():
     with pytest.raises(TypeError, match=r"In '0.weight': .* got torch.float32, torch.sparse"):
         mechanism.encode({**difference, "0.weight": torch.zeros(3).to_sparse()}, Key.from_seed(1))
     with pytest.raises(ValueError, match="model with parameters to train, got a ReLU without"):
-        dimension_of(nn.ReLU())
+        update_dimension(nn.ReLU())

@@ -21,7 +21,7 @@ from randquant.aggregation import (
 )
 from randquant.audit import worst_inputs
 from randquant.channels import Key, wire
-from randquant.privacy import Sampled, release_of
+from randquant.privacy import Sampled, run_release
 
 DIMENSION = 5
 BUILT = built(CLIENTS)
@@ -137,9 +137,9 @@ def test_one_example_changes_less_or_nothing_is_known(mechanism):
     grid = isinstance(mechanism, AdditiveMechanism)  # whose steps rounding adds to the distance
     if not (vector or grid or (release.gaussian_multiplier and mechanism.clip_norm)):
         with pytest.raises(ValueError, match="in L2"):
-            release_of(mechanism, DIMENSION, 1, examples=100)
+            run_release(mechanism, DIMENSION, 1, examples=100)
         return
-    one = release_of(mechanism, DIMENSION, 1, examples=100).renyi(2.0)
+    one = run_release(mechanism, DIMENSION, 1, examples=100).renyi(2.0)
     if vector or grid:  # where a channel jumps, being close is of no use
         assert one <= release.renyi(2.0)
     else:

@@ -246,14 +246,14 @@ def test_a_payload_states_k_and_its_subset():
     for mechanism in (sending(100), skellam(100)):
         payload = mechanism.in_round(1).encode(x, ROOT)
         assert wire.sizes(payload) == (100, -100)
-        assert mechanism.in_round(1).dimension_of(payload) == 200
+        assert mechanism.in_round(1).payload_dimension(payload) == 200
         others = (
             mechanism.in_round(2),
             dataclasses.replace(mechanism, coordinates=99, subset_seed=1),
         )
         for other in others:
             with pytest.raises(ValueError, match="another round's subset"):
-                other.dimension_of(payload)
+                other.payload_dimension(payload)
         mixed = [
             mechanism.in_round(seed).encode(x, ROOT.fold_in(client))
             for client, seed in enumerate((1, 1, 2, 1))

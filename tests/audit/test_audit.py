@@ -24,7 +24,7 @@ from randquant.aggregation import (
     gaussian,
     update_mechanism,
 )
-from randquant.aggregation.coordinate import _single
+from randquant.aggregation.coordinate import _nearest_single
 from randquant.audit import (
     MIN_TRIAL_COUNT,
     Outcomes,
@@ -360,7 +360,7 @@ def test_default_inputs_are_those_of_the_certificate():
     jumping = rq.qmgeo(clip=1.0, levels=4, p=0.3, mixing=0.1)  # worst at one side of a jump
     for x in jumping.inputs[1:-1]:
         for side in (x, np.nextafter(x, -np.inf)):
-            single = _single(jumping, float(side))
+            single = _nearest_single(jumping, float(side))
             assert jumping.locate(np.float64(single))[0] == jumping.locate(np.float64(side))[0]
 
 

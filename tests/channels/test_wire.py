@@ -107,7 +107,7 @@ def test_a_payload_is_these_bytes():
 
     Old and new versions, and machines of either byte order, must agree on every one of them.
     """
-    form = wire.Format.of(16, "test")
+    form = wire.Format.from_facts(16, "test")
     fingerprint = "2f1ae36e14f072b5fd87af67cf57f237"  # of (16, 'test')
     checksum = "7ee134eec73531d4"  # of all the others
     expected = "5251504c020010000500000000000000" + fingerprint + checksum + "210f07"
@@ -136,7 +136,7 @@ def test_a_payload_is_these_bytes():
     ],
 )
 def test_every_field_of_the_header_is_checked(offset, byte, message):
-    form = wire.Format.of(16, "test")
+    form = wire.Format.from_facts(16, "test")
     payload = wire.pack(form, np.array([1, 2, 15, 0, 7], dtype=np.uint8))
     assert payload[offset : offset + 1] != byte
     forged = payload[:offset] + byte + payload[offset + 1 :]
@@ -151,7 +151,7 @@ def test_every_field_of_the_header_is_checked(offset, byte, message):
 @pytest.mark.parametrize("bits", [9, 10, 15, 16, 17, 25, 26, 31, 32])
 @pytest.mark.parametrize("count", [0, 1, 3, 8, 1001])
 def test_wide_codes_are_packed_bit_by_bit(bits, count):
-    form, random = wire.Format.of(2**bits, "test"), np.random.default_rng(bits)
+    form, random = wire.Format.from_facts(2**bits, "test"), np.random.default_rng(bits)
     codes = random.integers(0, 2**bits, count, dtype=np.uint32)
     codes[-1:] = 2**bits - 1
     payload = wire.pack(form, codes)
@@ -166,7 +166,7 @@ def test_wide_codes_are_packed_bit_by_bit(bits, count):
 @pytest.mark.parametrize("levels", [2, 3, 4, 8, 16, 127, 256, 512])
 @pytest.mark.parametrize("kind", wire.TOTAL_TYPES)
 def test_codes_are_added_to_what_is_there(levels, kind):
-    form, random = wire.Format.of(levels, "test"), np.random.default_rng(levels)
+    form, random = wire.Format.from_facts(levels, "test"), np.random.default_rng(levels)
     codes = random.integers(0, levels, 61).astype(np.uint8 if levels <= 256 else np.uint32)
     totals = random.integers(0, 10**6, 61).astype(kind)
     expected = totals + codes.astype(kind)
@@ -194,7 +194,7 @@ def test_codes_that_do_not_exist_are_refused_on_both_sides():
 
 @pytest.mark.parametrize(("levels", "count"), [(2, 1), (2, 7), (3, 3), (16, 1), (127, 1), (512, 3)])
 def test_spare_bits_must_be_zero(levels, count):
-    form = wire.Format.of(levels, "test")
+    form = wire.Format.from_facts(levels, "test")
     used = length(levels, count)
     for bit in range(used, -(-used // 8) * 8):
         body = np.frombuffer((1 << bit).to_bytes(-(-used // 8), "little"), dtype=np.uint8)
@@ -219,7 +219,7 @@ def test_wrong_arrays_are_refused():
 
 def test_sizes_that_a_padded_header_has_no_room_for_are_refused():
     """Beside its padding a count has 32 bits: one more would be read as another padding."""
-    form = wire.Format.of(2, "a coin")
+    form = wire.Format.from_facts(2, "a coin")
     assert wire.sizes(wire.bare_header(form, 2**32 - 1, 5)) == (2**32 - 1, 5)
     for size in (2**32, 2**32 + 9, 2**33):
         with pytest.raises(ValueError, match="padding"):
@@ -228,12 +228,12 @@ def test_sizes_that_a_padded_header_has_no_room_for_are_refused():
 
 def test_padding_is_stated_and_checked():
     """Version 3: eight codes, three of them padding; written down by hand like the one above."""
-    form = wire.Format.of(16, "test")
+    form = wire.Format.from_facts(16, "test")
     codes = np.array([1, 2, 15, 0, 7, 3, 3, 3], dtype=np.uint8)
     payload = wire.pack(form, codes, padding=3)
     assert payload[4:16].hex() == "030010000800000003000000"
     assert wire.sizes(payload) == (8, 3)
-    assert wire.dimension_of(form, payload) == 5
+    assert wire.stated_dimension(form, payload) == 5
     for padding in (9, -(2**32)):
         with pytest.raises(ValueError, match="Expected padding of 0 to 8 codes"):
             wire.pack(form, codes, padding)
@@ -242,9 +242,9 @@ def test_padding_is_stated_and_checked():
 @pytest.mark.parametrize("stated", [-3, -1, 0, 1, 3])
 def test_a_payload_is_read_only_as_what_its_header_says_of_padding(stated):
     """Codes of a part of an update are no codes of a padded one, also of as many coordinates."""
-    form, codes = wire.Format.of(16, "test"), np.arange(8, dtype=np.uint8)
+    form, codes = wire.Format.from_facts(16, "test"), np.arange(8, dtype=np.uint8)
     payload = wire.pack(form, codes, padding=stated)
-    assert wire.dimension_of(form, payload) == 8 - stated
+    assert wire.stated_dimension(form, payload) == 8 - stated
     for expected in (-3, -1, 0, 1, 3):
         totals = np.zeros(8, dtype=np.int64)
         if expected == stated:
@@ -263,7 +263,7 @@ def test_a_header_with_more_padding_than_codes_is_refused_though_its_checksum_fi
     size, padding, read
 ):
     """Only a hostile sender writes one: no update has fewer than no coordinates."""
-    form = wire.Format.of(16, "test")
+    form = wire.Format.from_facts(16, "test")
     body = bytes(size // 2)
     bare = wire.bare_header(form, size)[:8] + (size | padding << 32).to_bytes(8, "little")
     bare = bare[:4] + bytes([wire.PADDED_VERSION]) + bare[5:] + form.fingerprint
@@ -272,7 +272,7 @@ def test_a_header_with_more_padding_than_codes_is_refused_though_its_checksum_fi
     reading = {
         "unpack": lambda: wire.unpack(form, payload, size),
         "add": lambda: wire.add(form, payload, totals),
-        "dimension": lambda: wire.dimension_of(form, payload),
+        "dimension": lambda: wire.stated_dimension(form, payload),
     }
     with pytest.raises(ValueError, match="Expected a payload of"):
         reading[read]()

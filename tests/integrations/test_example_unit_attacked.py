@@ -17,7 +17,7 @@ from torch.nn import functional
 import randquant as rq
 from randquant.aggregation import VectorMechanism, clip_to_norm
 from randquant.integrations import QuantizedStrategy, QuantizeMod
-from randquant.privacy import account, release_of
+from randquant.privacy import account, run_release
 from randquant.reports import flower as report
 from randquant.rounds import Offer, RoundsFailed, RunAccountant
 from randquant.rounds.accountant import RoundEvent
@@ -132,7 +132,7 @@ def test_a_client_that_counts_otherwise_refuses_what_the_server_prints(own):
 def test_the_line_says_all_datas_own_bound_where_others_are_invented():
     accountant = RunAccountant(1e-5)
     accountant.compose(RoundEvent(Offer(MECHANISM, 12, examples=40), frozenset({1})), 5)
-    alone = account([release_of(MECHANISM, 12, 5).under("local")], 1e-5).epsilon
+    alone = account([run_release(MECHANISM, 12, 5).under("local")], 1e-5).epsilon
     said = accountant.summary().partition("all data of a client: ")[2]
     figure = float(said.partition("and epsilon <= ")[2].partition(" ")[0])
     assert figure >= alone

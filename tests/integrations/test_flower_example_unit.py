@@ -17,7 +17,7 @@ from torch import nn
 import randquant as rq
 from randquant.aggregation import VectorMechanism
 from randquant.integrations import QuantizedStrategy, QuantizeMod
-from randquant.privacy import account, release_of
+from randquant.privacy import account, run_release
 from randquant.rounds import RoundsFailed
 
 SIZES, EXAMPLES = (10, 30, 80), 40
@@ -78,7 +78,7 @@ def test_three_sites_learn_and_one_patient_has_the_target_as_its_bound(run):
     mechanism = strategy.run.mechanism
     parameters = sum(each.numel() for each in model.parameters())
     assert spent.unit == "example"
-    assert spent == account([release_of(mechanism, parameters, 6, examples=EXAMPLES)], 1e-5)
+    assert spent == account([run_release(mechanism, parameters, 6, examples=EXAMPLES)], 1e-5)
     assert 2.0 < spent.epsilon <= 4.0 < strategy.accountant.client_guarantee().epsilon
 
 

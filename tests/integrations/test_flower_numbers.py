@@ -9,7 +9,7 @@ from flower_rounds import ANYTHING, fedavg, model, mover, refusals, steps_of
 from flwr.serverapp.strategy import FedAvg
 
 import randquant as rq
-from randquant.aggregation import Alongside, Number, VectorMechanism
+from randquant.aggregation import AuxiliaryNumbers, Number, VectorMechanism
 from randquant.integrations import HEAD, QuantizedStrategy
 from randquant.integrations.flower.messages import PAYLOAD
 from randquant.planning import Privacy
@@ -100,11 +100,11 @@ def test_offers_say_which_numbers_and_are_read_again():
 
 def test_with_numbers_beside_it_an_offer_counts_for_no_single_example():
     """One example may move a number by its whole range."""
-    beside = Alongside(4.0, NUMBERS)
+    beside = AuxiliaryNumbers(4.0, NUMBERS)
     offer = Offer(fine(), 7, scalars=beside)
-    with pytest.raises(ValueError, match="no numbers beside"):
+    with pytest.raises(ValueError, match="no numbers with"):
         offer.for_unit(8)
-    with pytest.raises(ValueError, match="no numbers beside"):
+    with pytest.raises(ValueError, match="no numbers with"):
         Offer(fine(), 7, scalars=beside, examples=8)
     with pytest.raises(ProtocolError, match="an offer that can be counted for one example"):
         _ = Membership(b"s" * 16, offer.to_text(), examples=8).offer

@@ -27,7 +27,7 @@ from randquant.integrations import REQUEST, SESSION, QuantizeController, Quantiz
 from randquant.integrations.nvflare import tasks
 from randquant.integrations.nvflare.tasks import PAYLOAD
 from randquant.mechanisms import stochastic_rounding
-from randquant.privacy import account, release_of
+from randquant.privacy import account, run_release
 from randquant.rounds import Layout
 
 
@@ -47,7 +47,7 @@ def test_server_and_site_count_the_same_and_it_is_what_account_says(kind, unit, 
     server = Server(tmp_path, examples=kind).run()
     spent = server.controller._run.accountant.get_privacy_spent()
     release = MECHANISM.release(14, 3)
-    assert spent == account([release_of(MECHANISM, 14, 3, examples=kind)], 1e-5)
+    assert spent == account([run_release(MECHANISM, 14, 3, examples=kind)], 1e-5)
     assert spent.unit == unit
     assert server.controller._run.accountant.client_guarantee() == account([release], 1e-5)
     with server.filters["va"]._member(context_of("va")).ledger.locked() as ledger:
@@ -58,7 +58,7 @@ def test_server_and_site_count_the_same_and_it_is_what_account_says(kind, unit, 
 
 @pytest.mark.parametrize(("stated", "own"), [(None, 120), (40, 120)])
 def test_a_site_counts_the_unit_that_it_set_whatever_the_server_states(stated, own, tmp_path):
-    one = release_of(MECHANISM, 14, 1, examples=own)
+    one = run_release(MECHANISM, 14, 1, examples=own)
     due = account([one], 1e-5, quick=True).epsilon
     server = Server(tmp_path, examples=stated)
 

@@ -87,7 +87,7 @@ def test_what_was_spent_is_added_exactly_and_named():
         [{"a": float(k)} for k in range(200)], 1.5, queries={"a": rq.Mean(0, 200)}
     )
     run, spent = spending(table.guarantee), table.guarantee
-    left = spent.left_of(8.0, 1e-5)
+    left = spent.remaining(8.0, 1e-5)
     assert 0 <= Fraction(8) - Fraction(spent.epsilon) - Fraction(left[0]) < 1e-14
     assert Fraction(left[1]) + Fraction(spent.delta) <= Fraction(1e-5)
     alone = trained(standardize=None, epsilon=left[0], delta=left[1])

@@ -11,7 +11,7 @@ from scipy.optimize import linprog, minimize
 
 import randquant as rq
 from randquant._internal import round_up
-from randquant.mechanisms import Fisher, Metric, Pure, Renyi, constraint_of, design
+from randquant.mechanisms import Fisher, Metric, Pure, Renyi, design, named_constraint
 
 LEVELS = np.array([-2.6, -0.7, 0.9, 2.4])
 FIVE, NINE = np.linspace(-1, 1, 5), np.linspace(-1, 1, 9)
@@ -191,12 +191,14 @@ EVERY = [("pure", None), ("renyi", 3.0), ("l1", None), ("l2", None), ("fisher", 
 
 @pytest.mark.parametrize(("name", "order"), EVERY)
 def test_no_channel_can_do_with_less_than_the_least_epsilon(name, order):
-    least = design.least_epsilon(1.0, LEVELS, constraint_of(name, 1.0, order), inputs=5)
+    least = design.least_epsilon(1.0, LEVELS, named_constraint(name, 1.0, order), inputs=5)
     asked = {"inputs": 5, "objective": "mse"}
     with pytest.raises(ValueError, match=f"above {round_up(least)}"):
-        design.optimal(1.0, LEVELS, constraint=constraint_of(name, least * 0.999, order), **asked)
+        design.optimal(
+            1.0, LEVELS, constraint=named_constraint(name, least * 0.999, order), **asked
+        )
     found = design.optimal(
-        1.0, LEVELS, constraint=constraint_of(name, least * 1.01, order), **asked
+        1.0, LEVELS, constraint=named_constraint(name, least * 1.01, order), **asked
     )
     assert found.certificate.epsilon.upper <= least * 1.01
 
@@ -204,9 +206,9 @@ def test_no_channel_can_do_with_less_than_the_least_epsilon(name, order):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: constraint_of("metric", 1.0), "constraint"),
-        (lambda: constraint_of("renyi", 1.0), "order"),
-        (lambda: constraint_of("pure", 1.0, 2.0), "order"),
+        (lambda: named_constraint("metric", 1.0), "constraint"),
+        (lambda: named_constraint("renyi", 1.0), "order"),
+        (lambda: named_constraint("pure", 1.0, 2.0), "order"),
         (lambda: Renyi(1.0, 1.0), "order"),
         (lambda: Renyi(0.0, 2.0), "epsilon"),
         (lambda: Pure(0.0), "epsilon"),

@@ -23,7 +23,7 @@ from randquant.planning import (
     tuned_mechanism,
     update_family,
 )
-from randquant.privacy import release_of
+from randquant.privacy import run_release
 
 
 def one_number(
@@ -224,7 +224,7 @@ def test_what_is_returned_belongs_together():
             local_gaussian, 3.0, 1e-6, 50, 4, neighboring=neighboring, examples=examples
         )
         assert found.mechanism == local_gaussian(found.noise)
-        release = release_of(found.mechanism, 50, 4, neighboring, examples=examples)
+        release = run_release(found.mechanism, 50, 4, neighboring, examples=examples)
         assert found.guarantee == rq.account([release], 1e-6)
         assert found.noise == float(f"{found.noise:.6g}")
         assert found.tight == (3.0 * (1 - TOLERANCE) <= found.guarantee.epsilon <= 3.0)

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from randquant import cli
-from randquant.aggregation import one_client
+from randquant.aggregation import describe_influence
 from randquant.planning import MAX_ERROR_RATIO, TOLERATED, Privacy, code
 from randquant.planning.planner import plan
 from randquant.privacy import account
@@ -68,7 +68,7 @@ def test_text_page_and_json_have_the_table(found, capsys):
     assert f"{best.coordinates:,} coordinates (recommended)" in display(found)
     assert as_json(found)["parts"][0].coordinates == 16_384
     [told] = as_json(found)["hostile"]
-    assert told == one_client(found.mechanism, found.need.dimension, found.need.cohort)
+    assert told == describe_influence(found.mechanism, found.need.dimension, found.need.cohort)
     assert told in text
     assert told in page(found)
     words = ["plan", "--dimension", "2000", "--population", "1000", "--cohort", "100", "--rounds",

@@ -25,7 +25,7 @@ SIDES = pytest.mark.parametrize("upward", [True, False])
 def test_masses_move_by_four_units_and_their_roundings(upward):
     """Proposition 4: one unit for the quotient, one for the product."""
     p, q = np.array([2**61 + 12345, 2**61 - 12345]), np.array([2**60 + 1, 3 * 2**60 - 1])
-    found = (PrivacyLoss if upward else LowerLoss).of(p, q, 2**62)
+    found = (PrivacyLoss if upward else LowerLoss).from_rows(p, q, 2**62)
     for mass, weight in zip(found.masses, p, strict=True):
         moved = (Fraction(float(mass)) / Fraction(int(weight), 2**62) - 1) / Fraction(UNIT)
         assert 2 <= (moved if upward else -moved) <= 6
@@ -57,7 +57,7 @@ def test_at_the_end_of_the_grid_the_bound_is_on_its_side(monkeypatch):
 
     monkeypatch.setattr(privacy_loss, "powered", watched)
     monkeypatch.setattr(privacy_loss, "on_grid", stepped)
-    loss = PrivacyLoss.of(np.array([9, 7]), np.array([7, 9]), 16)
+    loss = PrivacyLoss.from_rows(np.array([9, 7]), np.array([7, 9]), 16)
     log_delta, _ = privacy_loss.by_fourier(loss, 40, 0.5)
     most = 40 * math.log(9 / 7)
     for beyond in (-2, -1, 0, 1, 2):
@@ -83,7 +83,7 @@ def test_a_sum_over_the_grid_may_be_off_by_a_unit_for_each_of_its_points(monkeyp
     monkeypatch.setattr(privacy_loss, "powered", at_the_end)
     monkeypatch.setattr(privacy_loss, "_reach", lambda *_: (40.0, 0.0))
     monkeypatch.setattr(Tilted, "log_delta", spied)
-    loss = PrivacyLoss.of(np.array([9, 7]), np.array([7, 9]), 16)
+    loss = PrivacyLoss.from_rows(np.array([9, 7]), np.array([7, 9]), 16)
     privacy_loss.by_fourier(loss, 400, 1e-20)[0](0.0)  # the kernel is 1 at the last point
     units = (seen["integral"] - 1) / UNIT
     assert seen["size"] <= units <= 1.1 * seen["size"] + 2000
@@ -127,7 +127,7 @@ def test_a_crossing_is_found_in_a_few_steps_or_not_at_all():
 
 def test_a_curve_must_pass_delta_by_more_than_its_rounding(monkeypatch):
     """A logarithm, 8 units, and a difference: 24 units of what they are of, to the safe side."""
-    loss = PrivacyLoss.of(np.array([5, 3]), np.array([3, 5]), 8)
+    loss = PrivacyLoss.from_rows(np.array([5, 3]), np.array([3, 5]), 8)
     delta, above = 1e-9, []
     monkeypatch.setattr(composition, "by_fourier", lambda *_: (lambda at: math.log(delta), 1.0))
 
@@ -144,6 +144,6 @@ def test_a_curve_must_pass_delta_by_more_than_its_rounding(monkeypatch):
 def test_where_impossible_codes_take_all_of_delta_nothing_is_bounded():
     """The truth is log 5 and is found where delta is larger; at 4/16 rounding decides."""
     p, q = np.array([10, 2, 4], dtype=object), np.array([2, 14, 0], dtype=object)
-    assert composition._one(p, q, 16, 0.25) >= math.log(5)
-    found = composition._one(p, q, 16, 0.25 + 1e-9)
+    assert composition._release_epsilon(p, q, 16, 0.25) >= math.log(5)
+    found = composition._release_epsilon(p, q, 16, 0.25 + 1e-9)
     assert math.log(5) <= found + 1e-8

@@ -26,7 +26,7 @@ from strategies import weight_rows
 
 from randquant.channels import Channel
 from randquant.privacy import (
-    SLIP,
+    LOSS_ERROR,
     UNIT,
     PrivacyLoss,
     Tilted,
@@ -36,7 +36,7 @@ from randquant.privacy import (
     compose,
     dominating_pair,
 )
-from randquant.privacy.accounting.composition import _single
+from randquant.privacy.accounting.composition import _single_release
 from randquant.privacy.accounting.privacy_loss import _reach, _smoothed, log_moments
 
 # `composition.compose` is the function; this is the module that defines it.
@@ -47,12 +47,12 @@ SIDES = pytest.mark.parametrize("upward", [True, False])
 
 
 def loss_of(p, q, total, upward):
-    return PrivacyLoss.of(p, q, total) if upward else LowerLoss.of(p, q, total)
+    return PrivacyLoss.from_rows(p, q, total) if upward else LowerLoss.from_rows(p, q, total)
 
 
 def tilted_of(loss, releases, tilt):
     return (
-        Tilted.of(loss, releases, tilt)
+        Tilted.from_loss(loss, releases, tilt)
         if isinstance(loss, PrivacyLoss)
         else loss.tilted(releases, tilt)
     )
@@ -72,17 +72,23 @@ def number(value) -> mpmath.mpf:
 
 @SIDES
 @settings(max_examples=60, deadline=None)
-@given(table=weight_rows(2, 4, 62), slip=st.sampled_from([0.0, SLIP, 0.1]))
-def test_losses_and_masses_are_rounded_to_their_side(upward, table, slip):
+@given(table=weight_rows(2, 4, 62), loss_error=st.sampled_from([0.0, LOSS_ERROR, 0.1]))
+def test_losses_and_masses_are_rounded_to_their_side(upward, table, loss_error):
     p, q = table
-    slip = slip if upward else 0.0  # which dominating pairs alone need
-    found = PrivacyLoss.of(p, q, 2**62, slip=slip) if upward else LowerLoss.of(p, q, 2**62)
+    loss_error = loss_error if upward else 0.0  # which dominating pairs alone need
+    found = (
+        PrivacyLoss.from_rows(p, q, 2**62, loss_error=loss_error)
+        if upward
+        else LowerLoss.from_rows(p, q, 2**62)
+    )
     both, infinite = exact_loss(p, q, 2**62)
     sign = 1 if upward else -1
     assert len(found.losses) == len(both)
     for loss, mass, (exact, share) in zip(found.losses, found.masses, both, strict=True):
-        assert sign * (mpmath.mpf(float(loss)) - exact - slip) >= 0
-        assert abs(mpmath.mpf(float(loss)) - exact - slip) <= 64 * UNIT * (abs(exact) + slip)
+        assert sign * (mpmath.mpf(float(loss)) - exact - loss_error) >= 0
+        assert abs(mpmath.mpf(float(loss)) - exact - loss_error) <= 64 * UNIT * (
+            abs(exact) + loss_error
+        )
         assert sign * (Fraction(float(mass)) - share) >= 0
     assert min(Fraction(1), infinite) <= Fraction(found.infinite) or not upward
     assert Fraction(found.infinite) <= infinite or upward
@@ -94,7 +100,7 @@ def test_losses_and_masses_are_rounded_to_their_side(upward, table, slip):
 @pytest.mark.parametrize("rare", [1, 12345, 2**40 + 1, 2**61 - 7])
 def test_infinite_losses_of_any_release_count(upward, releases, rare):
     p, q = np.array([2**62 - rare, rare]), np.array([2**62, 0])
-    found = loss_of(p, q, 2**62, upward).infinite_of(releases)
+    found = loss_of(p, q, 2**62, upward).infinite_probability(releases)
     exact = 1 - (1 - number(Fraction(rare, 2**62))) ** releases
     assert (exact <= found) if upward else (found <= exact)
     assert abs(found / exact - 1) < 1e-14
@@ -176,9 +182,9 @@ def binomial_tail(trials, share, beyond):
 
 @pytest.mark.parametrize("share", [1, 8, 13])
 def test_totals_beyond_the_reach_are_as_rare_as_stated(share):
-    loss = PrivacyLoss.of(np.array([16 - share, share]), np.array([8, 8]), 16)
+    loss = PrivacyLoss.from_rows(np.array([16 - share, share]), np.array([8, 8]), 16)
     for releases in (3, 600):
-        tilted = Tilted.of(loss, releases, 1e-9)
+        tilted = Tilted.from_loss(loss, releases, 1e-9)
         reach, rare = _reach(tilted, 0.0)
         mean = releases * tilted.centre[0]
         step = abs(float(loss.losses[1] - loss.losses[0]))
@@ -269,9 +275,9 @@ def test_the_dominating_loss_is_above_the_dominating_pairs_by_its_slip():
     weights = np.array([[8, 8, 16], [15, 1, 16], [12, 15, 5]])
     channel = Channel(np.linspace(-1, 1, 3), np.arange(3.0), weights, 32)
     p, q = dominating_pair(channel)
-    above = _single(channel, 1e-5)[1]
+    above = _single_release(channel, 1e-5)[1]
     for loss, (exact, _) in zip(above.losses, exact_loss(p, q, 32)[0], strict=True):
-        assert mpmath.mpf(float(loss)) >= exact + SLIP
+        assert mpmath.mpf(float(loss)) >= exact + LOSS_ERROR
 
 
 @SIDES
@@ -288,9 +294,9 @@ def test_a_poor_tilt_leaves_rounding_alone_and_is_right_all_the_same(upward):
 @pytest.mark.parametrize("releases", [600, 10**6])
 def test_the_normal_bound_pays_for_all_of_berry_and_esseens_distance(releases):
     """At the centre: the normal integral and twice the distance times the kernel's peak."""
-    loss = PrivacyLoss.of(np.array([13, 3]), np.array([3, 13]), 16)
+    loss = PrivacyLoss.from_rows(np.array([13, 3]), np.array([3, 13]), 16)
     tilt = best_tilt(loss, releases, 1e-5)
-    tilted = Tilted.of(loss, releases, tilt)
+    tilted = Tilted.from_loss(loss, releases, tilt)
     mass = tilted.weights / tilted.weights.sum()
     mean = mass @ loss.losses
     variance, third = mass @ (loss.losses - mean) ** 2, mass @ np.abs(loss.losses - mean) ** 3
@@ -332,11 +338,11 @@ def weights(*values):
 
 @pytest.mark.parametrize("edge", [0.0, 0.7, 31.5, 33.0, math.nextafter(33.0, 0), 44.0])
 def test_the_slip_is_not_rounded_away(monkeypatch, edge):
-    """From 32 on floats are 64 units apart: adding 2 SLIP, 32 units, may be rounded away."""
+    """From 32 on floats are 64 units apart: adding 2 LOSS_ERROR, 32 units, may be rounded away."""
     monkeypatch.setattr(composition, "crossing", lambda *_: (edge, edge))
-    upper = composition._one(weights(5, 5), weights(9, 1), 10, 0.1)
-    assert Fraction(upper) >= Fraction(edge) + Fraction(SLIP)
-    assert upper == edge + 2 * SLIP or edge >= 32
+    upper = composition._release_epsilon(weights(5, 5), weights(9, 1), 10, 0.1)
+    assert Fraction(upper) >= Fraction(edge) + Fraction(LOSS_ERROR)
+    assert upper == edge + 2 * LOSS_ERROR or edge >= 32
 
 
 def test_without_a_way_nothing_is_known(monkeypatch):
@@ -345,5 +351,5 @@ def test_without_a_way_nothing_is_known(monkeypatch):
         monkeypatch.setattr(composition, way, lambda *_: None)
         monkeypatch.setattr(f"lower_ends.{way}_below", lambda *_: None)
     many = composition.MIN_NORMAL_RELEASES
-    assert composition._epsilon(PrivacyLoss.of(p, q, 8), many, 1e-5, 1.0) == math.inf
-    assert epsilon_below(LowerLoss.of(p, q, 8), many, 1e-5, 1.0) == 0.0
+    assert composition._epsilon(PrivacyLoss.from_rows(p, q, 8), many, 1e-5, 1.0) == math.inf
+    assert epsilon_below(LowerLoss.from_rows(p, q, 8), many, 1e-5, 1.0) == 0.0

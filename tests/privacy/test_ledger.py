@@ -8,7 +8,7 @@ import pytest
 
 import randquant as rq
 from randquant.aggregation import VectorMechanism, update_mechanism
-from randquant.privacy import Guarantee, Ledger, release_of
+from randquant.privacy import Guarantee, Ledger, run_release
 from randquant.privacy.accounting import ledger as ledger_module
 
 NOISY = update_mechanism("local-gaussian", {"clip_norm": 1.0, "noise_multiplier": 9.0})
@@ -16,7 +16,7 @@ COORDINATES = update_mechanism("rqm", {"clip": 1.5, "margin": 1.5, "levels": 4, 
 
 
 def paid(mechanism, dimension, rounds, neighboring="replace_one", *, quick=False, examples=None):
-    release = release_of(mechanism, dimension, rounds, neighboring, examples=examples)
+    release = run_release(mechanism, dimension, rounds, neighboring, examples=examples)
     return rq.account([release], 1e-5, quick=quick)
 
 
@@ -104,7 +104,7 @@ def test_an_example_is_called_an_example_wherever_it_is_accounted():
     vector = VectorMechanism(rq.stochastic_rounding(0.5, 2, margin=2.0), 1.0)
     for mechanism in (NOISY, vector):
         release = mechanism.release(16, 1)
-        one = release_of(mechanism, 16, 1, examples=10)
+        one = run_release(mechanism, 16, 1, examples=10)
         assert (rq.account([release], 1e-5).unit, rq.account([one], 1e-5).unit) == (
             "client",
             "example",

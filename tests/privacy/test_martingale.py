@@ -25,7 +25,7 @@ from randquant.privacy import (
     ratio_moments,
     sum_round_loss,
 )
-from randquant.privacy.accounting.martingale import _choose, _errors, _lognormal
+from randquant.privacy.accounting.martingale import _choose, _integrated_errors, _lognormal_moment
 
 DELTA = 1e-5
 NAMES = ("second", "third", "skew", "excess", "fifth", "sixth")
@@ -132,10 +132,12 @@ def test_moments_of_gaussian_noise(power, tilt, x):
 
         centre = tilt * mpmath.sqrt(w)
         exact: Any = mpmath.quad(part, [centre + 4 * i for i in range(-5, 8)])
-    assert float(exact) * (1 - 1e-12) <= _lognormal(power, tilt, x) <= float(exact) * (1 + 2e-9)
+    assert (
+        float(exact) * (1 - 1e-12) <= _lognormal_moment(power, tilt, x) <= float(exact) * (1 + 2e-9)
+    )
     if power == 4:
         polynomial = 3 * x**2 + (16 + 15 * x + 6 * x**2 + x**3) * x**3
-        assert _lognormal(4, 0, x) == pytest.approx(polynomial, rel=2e-9, abs=0)
+        assert _lognormal_moment(4, 0, x) == pytest.approx(polynomial, rel=2e-9, abs=0)
 
 
 def test_peaks_of_the_density_are_its_derivatives_largest_values():
@@ -153,7 +155,7 @@ def test_moments_of_steps_are_as_close_to_those_of_gaussian_noise_as_stated(
     channel = bit(ratio)
     moments, per_way = ratio_moments(channel, clients), share(channel, clients)
     assert moments is not None
-    steps = RoundLoss.of(moments, per_way, longest, 1.0)
+    steps = RoundLoss.from_moments(moments, per_way, longest, 1.0)
     close = [0.0] * (3 + len(steps.sixth))
     for right in (0, clients // 2, clients - 1):
         a, b = (np.array(law) for law in laws(channel, clients, right))
@@ -165,9 +167,10 @@ def test_moments_of_steps_are_as_close_to_those_of_gaussian_noise_as_stated(
             rho, v = over / under, per_way * way**2
             x = float(under @ (rho - 1) ** 2)
             found = [
-                abs(float(under @ (rho - 1) ** k) - _lognormal(k, 0, x)) / v for k in (3, 4, 5)
+                abs(float(under @ (rho - 1) ** k) - _lognormal_moment(k, 0, x)) / v
+                for k in (3, 4, 5)
             ] + [
-                (float(under @ ((rho - 1) ** 6 * rho**power)) + _lognormal(6, power, x)) / v
+                (float(under @ ((rho - 1) ** 6 * rho**power)) + _lognormal_moment(6, power, x)) / v
                 for power in (0, *RATIO_ORDERS)
             ]
             assert np.all(np.array(found) <= [*steps.apart, *steps.sixth])
@@ -186,7 +189,7 @@ def potential(e, r, steps: RoundLoss, tilt: float, smoothing: float):
     price = r * ndtr(y / s + s / 2) - ndtr(y / s - s / 2)
     errors = 0.0
     if e > smoothing:
-        errors = _errors(moments, tilt, smoothing - steps.largest, e - steps.largest)
+        errors = _integrated_errors(moments, tilt, smoothing - steps.largest, e - steps.largest)
     return price, r ** (1 + tilt) * math.exp(min(growth * e, 300.0)) * errors
 
 
@@ -197,7 +200,11 @@ def test_the_potential_does_not_rise_in_any_step(ratio, clients):
     channel = bit(ratio)
     moments, per_way = ratio_moments(channel, clients), share(channel, clients)
     assert moments is not None
-    steps, chance, used = RoundLoss.of(moments, per_way, 1.0, 1.0), np.random.default_rng(5), 0.0
+    steps, chance, used = (
+        RoundLoss.from_moments(moments, per_way, 1.0, 1.0),
+        np.random.default_rng(5),
+        0.0,
+    )
     for trial in range(120):
         right = int(chance.integers(clients)) if trial % 3 else (trial % 2) * (clients - 1)
         a, b = (np.array(law) for law in laws(channel, clients, right))

@@ -12,7 +12,7 @@ from mechanisms_built import built
 
 from randquant.aggregation import (
     AdditiveMechanism,
-    Alongside,
+    AuxiliaryNumbers,
     Number,
     baselines,
     clip_to_norm,
@@ -21,7 +21,7 @@ from randquant.aggregation import (
 from randquant.channels import Key, encoding, wire
 from randquant.mechanisms import NOISES
 from randquant.planning import calibrate
-from randquant.privacy import HiddenCohorts, Ledger, NoiseRelease, VectorRelease, release_of
+from randquant.privacy import HiddenCohorts, Ledger, NoiseRelease, VectorRelease, run_release
 from randquant.rounds import Offer
 
 DIMENSION, NORM = 8, 1.0
@@ -143,7 +143,7 @@ def farthest(mechanism, encoded, relation, examples, tries, seed=0):
 
 
 def check(mechanism, encoded, relation, examples, tries):
-    release = release_of(mechanism, DIMENSION, 1, relation, examples=examples)
+    release = run_release(mechanism, DIMENSION, 1, relation, examples=examples)
     most, limit = (
         farthest(mechanism, encoded, relation, examples, tries),
         charged(mechanism, release),
@@ -190,7 +190,7 @@ UNDERIVED = {n: m for n, m in built().items() if n not in WHOLE and m.trust}
 def test_a_mechanism_without_a_derived_distance_is_refused_for_one_example(mechanism):
     """At every door: accounting, calibration, ledgers and offers."""
     doors = [
-        lambda: release_of(mechanism, DIMENSION, 1, examples=20),
+        lambda: run_release(mechanism, DIMENSION, 1, examples=20),
         lambda: Ledger(mechanism, DIMENSION, delta=1e-5, examples=20),
         lambda: calibrate(lambda noise: mechanism, 1.0, 1e-5, DIMENSION, 1, examples=20),
         lambda: Offer(mechanism, DIMENSION, examples=20),
@@ -202,10 +202,10 @@ def test_a_mechanism_without_a_derived_distance_is_refused_for_one_example(mecha
 
 def test_numbers_and_hidden_cohorts_are_refused_for_one_example():
     mechanism = update_mechanism("stochastic-rounding", BITS, clip_norm=NORM)
-    numbers = Alongside(NORM, (Number("age", 0, 100),))
-    with pytest.raises(ValueError, match="Expected no numbers beside an update"):
+    numbers = AuxiliaryNumbers(NORM, (Number("age", 0, 100),))
+    with pytest.raises(ValueError, match="Expected no numbers with an update"):
         Offer(mechanism, DIMENSION, scalars=numbers, examples=100)
-    with pytest.raises(ValueError, match="Expected no numbers beside an update"):
+    with pytest.raises(ValueError, match="Expected no numbers with an update"):
         Offer(mechanism, DIMENSION, scalars=numbers).for_unit(100)
     cohorts = HiddenCohorts("poisson", 10, 2, 5)
     with pytest.raises(ValueError, match="Expected participation that is seen"):

@@ -24,7 +24,7 @@ from strategies import channels, mechanism_channels, weight_rows
 import randquant as rq
 from randquant.channels import Channel
 from randquant.privacy import (
-    SLIP,
+    LOSS_ERROR,
     ChannelRelease,
     PrivacyLoss,
     account,
@@ -106,7 +106,7 @@ def test_the_dominating_pair_is_the_largest_of_all_pairs_and_no_larger(channel, 
     ratio = exp(at)
     pairs = itertools.product(channel.weights[:6], channel.weights[-6:])
     worst = max(exact_stick(a, b, ratio) for pair in pairs for a, b in (pair, pair[::-1]))
-    assert worst <= exact_stick(p, q, exp(at - SLIP))
+    assert worst <= exact_stick(p, q, exp(at - LOSS_ERROR))
     whole = max(exact_stick(a, b, ratio) for a in channel.weights for b in channel.weights)
     assert exact_stick(p, q, ratio) <= whole
 
@@ -129,7 +129,7 @@ def test_both_methods_are_close_where_they_should_be():
         (10**6, normal, 0.05),
     ):
         for side, way in zip((LowerLoss, PrivacyLoss), ways, strict=True):
-            loss = side.of(p, q, 16)
+            loss = side.from_rows(p, q, 16)
             log_delta, centre = way(loss, releases, best_tilt(loss, releases, 1e-5))
             assert log_delta(centre) == pytest.approx(
                 float(binary_log_delta(9, 16, releases, centre)), abs=close
@@ -143,9 +143,9 @@ def test_the_grid_moves_the_loss_to_its_side(table, step, at):
     exact = exact_stick(p, q, exp(at))
     for upward in (True, False):
         loss = (
-            on_grid(PrivacyLoss.of(p, q, 2**12), step)[0]
+            on_grid(PrivacyLoss.from_rows(p, q, 2**12), step)[0]
             if upward
-            else on_grid_below(LowerLoss.of(p, q, 2**12), step)[0]
+            else on_grid_below(LowerLoss.from_rows(p, q, 2**12), step)[0]
         )
         gains = (max(Fraction(0), 1 - exp(at - float(value))) for value in loss.losses)
         delta = Fraction(loss.infinite) + sum(

@@ -134,7 +134,7 @@ class Published(ReleaseDefaults):
 def test_cohorts_of_a_fixed_size_are_within_the_bound(population, cohort):
     """Every cohort enumerated, for every set of bits and a client that changes its own."""
     release = Published((Fraction(3, 10), Fraction(7, 10)), cohort)
-    sampled = Sampled.of_cohort(release, population, cohort, rounds=1)
+    sampled = Sampled.from_cohort(release, population, cohort, rounds=1)
 
     def law(bits):
         drawn = Counter(itertools.combinations(bits, cohort))
@@ -371,14 +371,14 @@ def test_absence_of_a_channels_client_is_known_without_being_given():
 @pytest.mark.parametrize("population", [3, 7, 10, 49, 1000])
 def test_no_rate_of_a_fixed_size_is_below_its_fraction(population):
     for cohort in range(1, min(population, 60)):
-        sampled = Sampled.of_cohort(GAUSSIAN, population, cohort, rounds=1)
+        sampled = Sampled.from_cohort(GAUSSIAN, population, cohort, rounds=1)
         assert Fraction(cohort, population) <= Fraction(sampled.rate) < 1.0001 * cohort / population
-    assert Sampled.of_cohort(GAUSSIAN, population, population, 2).rate == 1
+    assert Sampled.from_cohort(GAUSSIAN, population, population, 2).rate == 1
     for wrong in (0, population + 1):
         with pytest.raises(ValueError, match="cohort"):
-            Sampled.of_cohort(GAUSSIAN, population, wrong, rounds=2)
+            Sampled.from_cohort(GAUSSIAN, population, wrong, rounds=2)
     with pytest.raises(ValueError, match="population"):  # a float64 does not count so far
-        Sampled.of_cohort(GAUSSIAN, 2**53 + population, cohort=1, rounds=2)
+        Sampled.from_cohort(GAUSSIAN, 2**53 + population, cohort=1, rounds=2)
 
 
 @pytest.mark.parametrize("rate", [1e-100, 0.01, 0.5, 0.999])

@@ -9,7 +9,7 @@ import pytest
 from whole import over_square, summed
 
 import randquant as rq
-from randquant.privacy import LARGEST_SUM, MIN_PROB, Powers, kappa_sum, rounding
+from randquant.privacy import MAX_SUM_CLIENTS, MIN_PROB, Powers, kappa_sum, rounding
 
 ONE_BIT = rq.stochastic_rounding(clip=1.0, levels=2, margin=3.0)
 SKEWED = rq.Channel(
@@ -52,17 +52,17 @@ def test_one_bit_costs_hardly_more_than_its_least_variance():
 
 def test_beyond_the_largest_sums_fewer_clients_are_counted():
     channel = rq.stochastic_rounding(clip=1.0, levels=2, margin=30.0)
-    many, more = (kappa_sum(channel, clients, 2.0) for clients in (LARGEST_SUM, 10**6))
+    many, more = (kappa_sum(channel, clients, 2.0) for clients in (MAX_SUM_CLIENTS, 10**6))
     assert more.upper == many.upper
     assert more.lower == 0 < many.lower
-    gaussian = 2.0 / (2 * LARGEST_SUM * 31**2)
+    gaussian = 2.0 / (2 * MAX_SUM_CLIENTS * 31**2)
     assert gaussian <= many.lower <= many.upper <= 1.04 * gaussian
 
 
 @pytest.mark.parametrize("likely", [0.5, 77 / 256, 2.0**-9])
 def test_laws_of_many_bits_are_exact_within_their_rounding(likely):
     count, exact = 5000, Fraction(likely)
-    law = Powers(np.array([1 - likely, likely])).of(count)
+    law = Powers(np.array([1 - likely, likely])).law(count)
     assert law.mass.min() >= MIN_PROB
     assert law.mass.sum() == pytest.approx(1.0, rel=0, abs=1e-11)
     for at in np.linspace(0, len(law.mass) - 1, 30).astype(int).tolist():

@@ -134,8 +134,8 @@ def test_laws_are_precise_far_out(left, right, clients):
                 assert abs(Fraction(float(law.mass[z - law.start])) / true - 1) <= error
     assert count == clients
     assert tiny > 5 or clients != 21
-    assert np.allclose(law.mass, Powers(right).of(clients).mass, rtol=error, atol=0)
-    assert Powers(left).of(30).start == 0
+    assert np.allclose(law.mass, Powers(right).law(clients).mass, rtol=error, atol=0)
+    assert Powers(left).law(30).start == 0
 
 
 def lacking(*rows: Row) -> rq.Channel:

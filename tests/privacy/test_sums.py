@@ -262,7 +262,7 @@ def test_chances_of_counts_are_rounded_up_and_groups_hold_everything(trials, sha
         truth = exact(chances.first + at)
         assert truth <= chances.logs[at] <= truth + chances.slack
     if (above := chances.last + 1) <= trials:  # on that side of the window too
-        assert exact(above) <= chances._between(above, trials + 1)
+        assert exact(above) <= chances._log_mass_between(above, trials + 1)
 
 
 def test_beyond_the_largest_order_the_bound_is_pure():

@@ -13,7 +13,7 @@ import pytest
 from helper_sums import PINNED, helper_in
 
 import randquant as rq
-from randquant.aggregation import AdditiveMechanism, Alongside, VectorMechanism
+from randquant.aggregation import AdditiveMechanism, AuxiliaryNumbers, VectorMechanism
 from randquant.privacy import account
 from randquant.rounds import (
     ClientLimits,
@@ -81,7 +81,7 @@ def offer_of(row, cohort=None, clip=CLIP):
         n = 1 if trust == "local" else cohort or value(row, "cohort")
         channel = rq.stochastic_rounding(clip, 2, MARGIN)
         mechanism = VectorMechanism(channel, norm, trust, n, **some)
-    numbers = None if beside is None else Alongside(norm, (rq.Number(*beside),))
+    numbers = None if beside is None else AuxiliaryNumbers(norm, (rq.Number(*beside),))
     size = value(row, "dimension") + (0 if numbers is None else numbers.extra)
     return Offer(mechanism, size, scalars=numbers, examples=value(row, "examples"))
 

@@ -9,7 +9,7 @@ import pytest
 from flower_rounds import NOISY
 from helper_sums import helper_in
 
-from randquant.aggregation import Alongside, Number, VectorMechanism
+from randquant.aggregation import AuxiliaryNumbers, Number, VectorMechanism
 from randquant.integrations.flower import messages
 from randquant.rounds import ClientLimits, Member, Membership, Offer, RoundMessage, protocol
 from randquant.secure_sums import Client, Draw, HelperTerms, Terms
@@ -22,7 +22,7 @@ OFFERS = {
     "dimension": 9,
     "parts": ("head",),
     "buffers": "server",
-    "scalars": Alongside(1.0, (Number("accuracy"),), None),
+    "scalars": AuxiliaryNumbers(1.0, (Number("accuracy"),), None),
     "examples": 10,
     "scaled": True,
 }

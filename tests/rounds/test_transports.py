@@ -296,7 +296,7 @@ def cases(transports):
                 yield transport, name, False, False
                 if mechanism.clip_norm is not None:
                     yield transport, name, True, False
-                    if transport != "nvflare":  # it has no numbers beside updates
+                    if transport != "nvflare":  # it has no numbers with updates
                         yield transport, name, True, True
 
 

@@ -16,7 +16,7 @@ import randquant as rq
 from randquant.aggregation import from_record
 from randquant.channels import Key
 from randquant.flower import Offer, QuantizedStrategy, QuantizeMod, WithHelper
-from randquant.privacy import release_of
+from randquant.privacy import run_release
 from randquant.secure_sums import Helper
 from randquant.statistics import MAX_VECTOR_VALUE, SurveyMechanism, survey
 
@@ -73,7 +73,7 @@ def test_whoever_answers_beyond_the_cohort_adds_noise_that_the_table_states(mech
 
 def test_one_record_costs_what_the_table_says_and_a_whole_client_more(mechanism):
     release = mechanism.release(mechanism.dimension, 1)
-    example = release_of(mechanism, mechanism.dimension, 1, examples=500)
+    example = run_release(mechanism, mechanism.dimension, 1, examples=500)
     one = rq.account([example], 1e-6)
     assert one.epsilon == pytest.approx(mechanism.terms.guarantee.epsilon)
     assert one.unit == "example"
@@ -89,7 +89,7 @@ def test_a_survey_of_clients_does_not_count_for_one_record(delta):
     asked = {f"x{k}": rq.Mean(0, 1) for k in range(20)}
     mechanism = SurveyMechanism(survey(asked, 8.0, delta, "aggregate", 50, 50))
     for ask in (
-        lambda: release_of(mechanism, mechanism.dimension, 1, examples=100),
+        lambda: run_release(mechanism, mechanism.dimension, 1, examples=100),
         lambda: Offer(mechanism, mechanism.dimension, examples=100),
         lambda: Offer(mechanism, mechanism.dimension).for_unit(100),
     ):

@@ -16,7 +16,7 @@ from interrupted import Interrupted, dying, stop_after
 from torch import nn
 
 import randquant as rq
-from randquant.aggregation import one_client, update_mechanism
+from randquant.aggregation import describe_influence, update_mechanism
 from randquant.channels import Key
 from randquant.privacy import account
 from randquant.training import (
@@ -113,7 +113,7 @@ def test_own_model_and_clients_from_import_to_report(clients, test_data, tmp_pat
     assert run.summary.accuracy == pytest.approx(float(right))
     page = rq.report(run, tmp_path / "page.html").read_text()
     assert "Signal and noise, per round" in page
-    told = one_client(noisy(), dimension, 10)
+    told = describe_influence(noisy(), dimension, 10)
     assert told.startswith("one hostile client of 10 moves the mean by at most")
     assert f"O{told[1:]}." in page
     assert "; simulation from a seed: protects nobody" in str(run.guarantee)

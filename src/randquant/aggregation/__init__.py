@@ -15,13 +15,12 @@ if TYPE_CHECKING:
         squared_bound,
         squared_norm,
     )
-    from randquant.aggregation.alongside import LEAST_WEIGHT, Alongside, Number
+    from randquant.aggregation.auxiliary_numbers import MIN_MEAN_WEIGHT, AuxiliaryNumbers, Number
     from randquant.aggregation.baselines import CentralGaussian, ClippedSGD, LocalGaussian, gaussian
     from randquant.aggregation.clipping import add_clipped, clip_to_norm, scale_to_norm, shorten
     from randquant.aggregation.coordinate import ChannelMechanism, log_equal_codes
     from randquant.aggregation.defaults import MechanismDefaults
-    from randquant.aggregation.hostile import one_client
-    from randquant.aggregation.layout import StateLayout, as_vector, dimension_of, is_running
+    from randquant.aggregation.layout import StateLayout, as_vector, is_running, update_dimension
     from randquant.aggregation.mechanism import CoordinateError, UpdateMechanism
     from randquant.aggregation.modulus import lifted, sum_bits, wrap_probability
     from randquant.aggregation.payloads import MAX_LOG_COLLISION
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from randquant.aggregation.sign_sgd import SignSGD
     from randquant.aggregation.subset import Projection, Subset
     from randquant.aggregation.vector import VectorMechanism
+    from randquant.aggregation.worst_case_influence import describe_influence
 
 __all__ = [
     "AdditiveMechanism",

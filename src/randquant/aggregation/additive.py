@@ -15,15 +15,15 @@ from typing import Any, final
 import numpy as np
 
 from randquant._internal import validate
-from randquant.aggregation.defaults import MechanismDefaults, error_of
+from randquant.aggregation.defaults import MechanismDefaults, mean_error
 from randquant.aggregation.mechanism import CoordinateError
-from randquant.aggregation.payloads import each, enough
+from randquant.aggregation.payloads import check_cohort_size, for_each_payload
 from randquant.aggregation.subset import (
     Projection,
     check_coordinates,
     check_seed,
-    coding_of,
-    recorded,
+    subset_coding,
+    subset_fields,
 )
 from randquant.channels import wire
 from randquant.channels.keys import Key
@@ -144,15 +144,13 @@ class AdditiveMechanism(MechanismDefaults):
 
     @property
     def coding(self) -> wire.Coding:
-        """The format in which codes are packed."""
-        whole = wire.Format.of(
+        whole = wire.Format.from_facts(
             1 << self.bits, self.kind, self.clip_norm, self.noise_multiplier, self.cohort,
             self.deviations, self.rotation_seed,
         )  # fmt: skip
-        return coding_of(whole, self.coordinates, self.subset_seed)
+        return subset_coding(whole, self.coordinates, self.subset_seed)
 
     def in_round(self, seed: int) -> AdditiveMechanism:
-        """With the subset of this seed."""
         check_seed(seed)
         return self if self.coordinates is None else replace(self, subset_seed=seed)
 
@@ -174,24 +172,24 @@ class AdditiveMechanism(MechanismDefaults):
         """Clip, rotate, restrict, round, add noise, reduce modulo 2**bits, pack."""
         plan = self.plan(vector.size)
         steps = self.projection(vector.size).forward(vector) * plan.scale
+        # Before anything is drawn: in the difference of two payloads of one key the noise cancels.
         key.claim()
+        # Independent streams: the noise that is accounted for must not depend on the rounding.
         rounded = round_within(steps, plan.bound, key.fold_in("round"))
         noisy = rounded + plan.noise.draw(plan.size, key.fold_in("noise"))
         codes = (noisy & ((1 << self.bits) - 1)).astype(np.uint8 if self.bits <= 8 else np.uint32)
         return wire.pack(self.coding, codes, codes.size - vector.size)
 
     def mean_vector(self, payloads: Sequence[bytes], dimension: int, key: Key | None) -> np.ndarray:
-        """Sum the payloads' codes and decode."""
         totals = np.zeros(self.size(dimension), dtype=np.int64)
         form, padding = self.coding, len(totals) - dimension
-        each(payloads, lambda payload: wire.add(form, payload, totals, padding))
+        for_each_payload(payloads, lambda payload: wire.add(form, payload, totals, padding))
         return self.decode(totals, len(payloads), dimension)
 
     def log_equal(self, dimension: int) -> float:
         return self.size(dimension) * self._log_equal(self.plan(dimension))
 
     def payload_bytes(self, dimension: int) -> int:
-        """Packed codes, as many bytes as masked."""
         return self.upload_bytes(dimension)
 
     def size(self, dimension: int) -> int:
@@ -207,7 +205,7 @@ class AdditiveMechanism(MechanismDefaults):
         Raises:
             ValueError: there are too few clients.
         """
-        enough(clients, self.cohort)
+        check_cohort_size(clients, self.cohort)
         half = 1 << (self.bits - 1)
         centred = ((totals + half) & (2 * half - 1)) - half
         steps = self.plan(dimension).scale * clients
@@ -217,7 +215,7 @@ class AdditiveMechanism(MechanismDefaults):
         return self.bits
 
     def _log_equal(self, plan: NoisePlan) -> float:
-        """Log of the largest probability that two payloads agree in one coordinate.
+        """Bound the log of the largest probability that two payloads agree in one coordinate.
 
         No integer has more mass than 2 / sqrt(1 + 4 · variance) under a log-concave law (Bobkov,
         Marsiglietti and Melbourne 2022, theorem 1.1); reduction modulo 2**bits merges at most two
@@ -230,7 +228,7 @@ class AdditiveMechanism(MechanismDefaults):
     def release(
         self, dimension: int, rounds: int, neighboring: Neighboring = "replace_one"
     ) -> NoiseRelease:
-        """One noisy sum a round; two rounded updates are at most twice the norm bound apart.
+        """Return one noisy sum a round; two rounded updates are at most twice the norm bound apart.
 
         Under `zero_out` the distance is the norm bound, since a zero update rounds to zero.
         """
@@ -252,21 +250,20 @@ class AdditiveMechanism(MechanismDefaults):
         return replace(whole, squared_distance=square, one_example=True)
 
     def decoded(self, x: np.ndarray, dimension: int) -> tuple[np.ndarray, np.ndarray]:
-        """Unbiased, with the variances of the noise and of rounding to the grid."""
+        # Unbiased; the variances are those of the noise and of rounding to the grid.
         plan = self.plan(dimension)
         steps = x * plan.scale
         fraction = steps - np.floor(steps)
         return x, (plan.noise.variance + fraction * (1 - fraction)) / plan.scale**2
 
     def expected_error(self, dimension: int) -> CoordinateError:
-        """See `UpdateMechanism.expected_error`."""
         projection = self.projection(dimension)
-        return projection.error(error_of(self, dimension, projection.rotated))
+        return projection.error(mean_error(self, dimension, projection.rotated))
 
     def record(self) -> dict[str, Any]:
-        """All arguments; the kind of noise is the mechanism's name."""
+        # The kind of noise is the mechanism's name.
         fields = asdict(self)
-        some = recorded(fields.pop("coordinates"), fields.pop("subset_seed"))
+        some = subset_fields(fields.pop("coordinates"), fields.pop("subset_seed"))
         return {"mechanism": fields.pop("kind"), **fields, **some}
 
 
@@ -306,6 +303,7 @@ def round_within(steps: np.ndarray, bound: int, key: Key) -> np.ndarray:
     attempt = 0
     while True:
         rounded = floors + (key.fold_in(attempt).words(steps.size) < thresholds)
+        # In integers: the sensitivity that is accounted for holds whatever floats did before.
         if squared_norm(rounded) <= bound:
             return rounded
         attempt += 1
@@ -351,7 +349,7 @@ def squared_bound(norm: float, size: int) -> float:
 
 
 def most_bits(cohort: int, deviations: float = 6.0) -> int:
-    """Most bits with which no noise on a cohort's sum is too wide to draw, however private it is.
+    """Return the most bits with which a cohort's noise is never too wide to draw, however private.
 
     Example:
         >>> most_bits(2), most_bits(100)
@@ -369,7 +367,7 @@ def _plan(mechanism: AdditiveMechanism, dimension: int) -> NoisePlan:
     capacity = (2.0 ** (mechanism.bits - 1) / mechanism.deviations) ** 2
 
     def variance(norm: float) -> float:
-        """Variance of a coordinate of the sum: signal, rounding, noise (DDG paper, Theorem 34)."""
+        # Of a coordinate of the sum: signal, rounding, noise (DDG paper, Theorem 34).
         noise = 4 * mechanism.noise_multiplier**2 * squared_bound(norm, size)
         return (cohort * norm) ** 2 / size + cohort / 4 + noise
 
@@ -401,10 +399,8 @@ def _plan(mechanism: AdditiveMechanism, dimension: int) -> NoisePlan:
 
 
 def _updates(setting: UpdateSetting) -> UpdateFamily:
-    """At least 2 bits: with fewer, the error then says how many would hold the noise.
-
-    And at most `most_bits`: more make the grid finer than the noise asks for.
-    """
+    # With fewer than 2 bits the constructor's error says how many would hold the noise; more than
+    # `most_bits` make the grid finer than the noise asks for.
     bits = min(max(setting.bits, 2), most_bits(setting.cohort))
     return noise_family(setting, setting.cohort, (1e-6, 1e6), bits=bits)
 

@@ -14,10 +14,10 @@ import numpy as np
 
 from randquant._internal import validate
 from randquant.aggregation.clipping import clip_to_norm
-from randquant.aggregation.defaults import MechanismDefaults, beyond, no_error
+from randquant.aggregation.defaults import MechanismDefaults, error_unknown, unclipped_pair
 from randquant.aggregation.layout import Update, as_vector
 from randquant.aggregation.mechanism import CoordinateError
-from randquant.aggregation.payloads import finite, floats_in, mean_of_floats
+from randquant.aggregation.payloads import finite, float_count, mean_of_floats
 from randquant.channels import wire
 from randquant.channels.keys import Key
 from randquant.mechanisms.record import (
@@ -42,8 +42,8 @@ class FloatPayloads:
     def mean_vector(self, payloads: Sequence[bytes], dimension: int, key: Key | None) -> np.ndarray:
         return mean_of_floats(payloads, dimension).astype(np.float32)
 
-    def dimension_of(self, payload: bytes) -> int:
-        return floats_in(payload)
+    def payload_dimension(self, payload: bytes) -> int:
+        return float_count(payload)
 
     def payload_bytes(self, dimension: int) -> int:
         return wire.floats(dimension)
@@ -78,7 +78,6 @@ class ClippedSGD(FloatPayloads, MechanismDefaults):
 
     @property
     def trust(self) -> None:
-        """None, since nothing is protected."""
         return None
 
     def encode_vector(self, vector: np.ndarray, key: Key) -> bytes:
@@ -93,19 +92,17 @@ class ClippedSGD(FloatPayloads, MechanismDefaults):
     def release(
         self, dimension: int, rounds: int, neighboring: Neighboring = "replace_one"
     ) -> None:
-        """None: there is no guarantee."""
+        """Return None: there is no guarantee."""
 
     def expected_error(self, dimension: int) -> CoordinateError:
-        """None is added: the mean is that of the clipped updates."""
         if self.clip_norm is None:
-            raise no_error(self)
-        return CoordinateError(0.0)
+            raise error_unknown(self)
+        return CoordinateError(0.0)  # the mean of the clipped updates is sent exactly
 
     def audit_inputs(self, neighboring: Neighboring = "replace_one") -> tuple[float, float]:
-        """Far beyond the clipping threshold."""
         threshold = self.clip if self.clip_norm is None else self.clip_norm
         assert threshold is not None
-        return beyond(threshold, neighboring)
+        return unclipped_pair(threshold, neighboring)
 
     def record(self) -> dict[str, Any]:
         return {"mechanism": UNPROTECTED, **asdict(self)}
@@ -165,7 +162,6 @@ class CentralGaussian(FloatPayloads, MechanismDefaults):
     def release(
         self, dimension: int, rounds: int, neighboring: Neighboring = "replace_one"
     ) -> Release:
-        """One Gaussian release a round."""
         multiplier = _multiplier(self.noise_multiplier, neighboring)
         return GaussianRelease(multiplier, dimension, rounds, "central", neighboring)
 
@@ -181,17 +177,15 @@ class CentralGaussian(FloatPayloads, MechanismDefaults):
         return GaussianRelease(multiplier, dimension, rounds, "central", neighboring, True)
 
     def decoded(self, x: np.ndarray, dimension: int) -> tuple[np.ndarray, np.ndarray]:
-        """The coordinate itself: noise is added to the sum only."""
+        # Noise is added to the sum only.
         return x, np.zeros_like(x)
 
     def expected_error(self, dimension: int) -> CoordinateError:
-        """The noise on the sum."""
         if self.clip_norm is None:
-            raise no_error(self)
-        return CoordinateError(0.0, of_sum=self.noise_multiplier * 2 * self.clip_norm)
+            raise error_unknown(self)
+        return CoordinateError(0.0, sum_noise=self.noise_multiplier * 2 * self.clip_norm)
 
     def audit_inputs(self, neighboring: Neighboring = "replace_one") -> tuple[float, float]:
-        """Far beyond the clipping threshold."""
         return ClippedSGD(self.clip, self.clip_norm).audit_inputs(neighboring)
 
     def record(self) -> dict[str, Any]:
@@ -201,7 +195,11 @@ class CentralGaussian(FloatPayloads, MechanismDefaults):
 def gaussian(
     noise_multiplier: float, clip: float | None = None, clip_norm: float | None = None
 ) -> CentralGaussian:
-    """Gaussian noise on the exact sum of clipped updates, in floating point: a baseline."""
+    """Gaussian noise on the exact sum of clipped updates, in floating point: a baseline.
+
+    Args:
+        noise_multiplier, clip, clip_norm: see `CentralGaussian`; clip may be left out.
+    """
     return CentralGaussian(clip, noise_multiplier, clip_norm)
 
 
@@ -234,11 +232,10 @@ class LocalGaussian(FloatPayloads, MechanismDefaults):
 
     @property
     def deviation(self) -> float:
-        """Standard deviation of each client's noise."""
         return self.noise_multiplier * 2 * self.clip_norm
 
     def noisy(self, update: Update, key: Key) -> np.ndarray:
-        """The clipped update plus noise, (d,) float64."""
+        """Add noise to the clipped update: (d,) float64."""
         update = as_vector(update)
         return clip_to_norm(update, self.clip_norm) + self.deviation * _normals(update.size, key)
 
@@ -259,7 +256,6 @@ class LocalGaussian(FloatPayloads, MechanismDefaults):
     def release(
         self, dimension: int, rounds: int, neighboring: Neighboring = "replace_one"
     ) -> Release:
-        """One Gaussian release a round, seen by the server."""
         multiplier = _multiplier(self.noise_multiplier, neighboring)
         return GaussianRelease(multiplier, dimension, rounds, "local", neighboring)
 
@@ -271,7 +267,6 @@ class LocalGaussian(FloatPayloads, MechanismDefaults):
         return GaussianRelease(multiplier, dimension, rounds, "local", neighboring, True)
 
     def decoded(self, x: np.ndarray, dimension: int) -> tuple[np.ndarray, np.ndarray]:
-        """Unbiased, with the noise's variance."""
         return x, np.full_like(x, self.deviation**2)
 
     def record(self) -> dict[str, Any]:
@@ -281,14 +276,15 @@ class LocalGaussian(FloatPayloads, MechanismDefaults):
 def _multiplier(
     noise_multiplier: float, neighboring: Neighboring, examples: int | None = None
 ) -> float:
-    """The noise of deviation noise_multiplier · 2 · clip_norm over the distance of neighbours."""
     validate.choice("neighboring", neighboring, NEIGHBORINGS)
+    # The parameter counts in distances of two updates, 2 · clip_norm; neighbours may be closer.
     multiplier = noise_multiplier * (2 / update_distance(1.0, neighboring, examples=examples))
     # Some roundings of an example's share; less noise is the safe side.
     return multiplier if examples is None else multiplier * (1 - 8 * UNIT)
 
 
 def _normals(count: int, key: Key) -> np.ndarray:
+    # The same noise on two updates would show their difference.
     key.claim()
     words = key.fold_in("noise").words(2)
     return np.random.Generator(np.random.Philox(key=words)).standard_normal(count)

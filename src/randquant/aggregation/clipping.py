@@ -11,9 +11,10 @@ import numpy as np
 
 from randquant.aggregation.payloads import finite
 
-SLOWER, SHORTER = 2.0, 6.0
-"""How much smaller than a guess's a client's loss must be before its update is shortened: along
-the weights, and as a whole where no noise hides it."""
+ALONG_WEIGHTS_LOSS_SCALE, WHOLE_UPDATE_LOSS_SCALE = 2.0, 6.0
+"""An update is shortened where a client's loss, as a share of that of a guess, is below 1/2 (along
+the weights) and below 1/6 (as a whole, where no noise hides it). Twice as large a factor halves
+these shares, so that fewer updates are shortened."""
 
 
 def clip_to_norm(update: np.ndarray, clip_norm: float) -> np.ndarray:
@@ -68,7 +69,7 @@ def shorten(update: np.ndarray, weights: np.ndarray, share: float, noise: float)
 
     With f the share and x the weights, an update u becomes
 
-        (1 - (1 - min(1, SHORTER f)) / (1 + noise)) (u - (1 - min(1, SLOWER f)) <u, x> x / |x|^2)
+        (1 - (1 - min(1, 6 f)) / (1 + noise)) (u - (1 - min(1, 2 f)) <u, x> x / |x|^2)
 
     so that clients whose classes are wrong can hold up the growth of the weights.
 
@@ -92,11 +93,13 @@ def shorten(update: np.ndarray, weights: np.ndarray, share: float, noise: float)
         (array([0.3, 0.8], dtype=float32), array([0.072, 0.48 ], dtype=float32))
     """
     share = float(min(1.0, share)) if share >= 0 else 1.0  # after min: an int may have no float
-    slower, shorter = (1 - min(1.0, factor * share) for factor in (SLOWER, SHORTER))
+    along_weights = 1 - min(1.0, ALONG_WEIGHTS_LOSS_SCALE * share)
+    whole_update = 1 - min(1.0, WHOLE_UPDATE_LOSS_SCALE * share)
     exact, model = update.astype(np.float64), weights.astype(np.float64)
     square = float(model @ model)
     projection = float(exact @ model) / square if square else 0.0
-    return ((1 - shorter / (1 + noise)) * (exact - slower * projection * model)).astype(np.float32)
+    shortened = exact - along_weights * projection * model
+    return ((1 - whole_update / (1 + noise)) * shortened).astype(np.float32)
 
 
 def add_clipped(total: np.ndarray, row: np.ndarray, clip_norm: float) -> None:
@@ -128,7 +131,7 @@ def add_clipped(total: np.ndarray, row: np.ndarray, clip_norm: float) -> None:
 
 
 def _room(clip_norm: float, size: int) -> float:
-    """Largest norm of `size` coordinates such that rounding to float32 stays within clip_norm.
+    """Return the largest norm from which rounding `size` coordinates to float32 keeps to clip_norm.
 
     Summing d <= 2**30 positive terms in float64 has a relative error of at most
     d · 2**-53 <= 2**-23. Rounding to float32 changes a coordinate by a factor of at most

@@ -13,7 +13,7 @@ import numpy as np
 from randquant._internal import validate
 from randquant.aggregation import modulus
 from randquant.aggregation.defaults import MechanismDefaults
-from randquant.aggregation.payloads import each, enough
+from randquant.aggregation.payloads import check_cohort_size, for_each_payload
 from randquant.channels import wire
 from randquant.channels.channel import Channel
 from randquant.channels.encoding import encode_payload, encode_payloads
@@ -73,7 +73,7 @@ class ChannelMechanism(MechanismDefaults):
         return encode_payloads(self.channel, updates, keys)
 
     def mean_vector(self, payloads: Sequence[bytes], dimension: int, key: Key | None) -> np.ndarray:
-        """Sum the payloads' codes and decode (RQM paper, Algorithm 1, lines 9 and 10)."""
+        # RQM paper, Algorithm 1, lines 9 and 10.
         return self.mean_of_codes(payloads, dimension, padding=0)
 
     def mean_of_codes(
@@ -97,10 +97,10 @@ class ChannelMechanism(MechanismDefaults):
                 nonlocal total
                 total += self.channel.values[wire.unpack(stated, payload, size, padding)]
 
-            each(payloads, add_values)
+            for_each_payload(payloads, add_values)
             return (total / len(payloads)).astype(np.float32)
         totals = np.zeros(size, dtype=np.int64)
-        each(payloads, lambda payload: wire.add(stated, payload, totals, padding))
+        for_each_payload(payloads, lambda payload: wire.add(stated, payload, totals, padding))
         return self.decode_sum(totals, len(payloads), bits or self.sum_bits(size, len(payloads)))
 
     def log_equal(self, dimension: int) -> float:
@@ -110,7 +110,6 @@ class ChannelMechanism(MechanismDefaults):
         return wire.coded(self.channel, dimension)
 
     def sum_bits(self, dimension: int, clients: int) -> int:
-        """Return the fewest bits that `modulus.MAX_WRAP_PROBABILITY` allows for any updates."""
         return modulus.sum_bits(self.channel, clients, dimension)
 
     def decode(
@@ -126,7 +125,7 @@ class ChannelMechanism(MechanismDefaults):
 
     def decode_sum(self, totals: np.ndarray, clients: int, bits: int) -> np.ndarray:
         """Decode a sum of codes, under `aggregate` trust modulo 2**bits."""
-        enough(clients, self.cohort)
+        check_cohort_size(clients, self.cohort)
         if self.channel.lattice is None:
             raise ValueError("Expected evenly spaced values to decode a sum, got uneven ones.")
         first, step = self.channel.lattice
@@ -135,26 +134,23 @@ class ChannelMechanism(MechanismDefaults):
         return (first + step / clients * totals).astype(np.float32)
 
     def influence(self, dimension: int, clients: int) -> float:
-        """The range of the channel's values over the clients, in each coordinate."""
         dimension = validate.whole("dimension", dimension, low=1)
         clients = validate.whole("clients", clients, low=1)
-        # theory/helper-sums.md, Proposition 10.
+        # theory/helper-sums.md, Proposition 10: the range of the channel's values.
         reach = float(self.channel.values[-1] - self.channel.values[0])
         return reach * math.sqrt(dimension) / clients
 
     def release(
         self, dimension: int, rounds: int, neighboring: Neighboring = "replace_one"
     ) -> Release:
-        """Every coordinate of every round that the client takes part in."""
         return ChannelRelease(self.channel, dimension, rounds, self.trust, neighboring, self.cohort)
 
     def decoded(self, x: np.ndarray, dimension: int) -> tuple[np.ndarray, np.ndarray]:
         return decoded_coordinate(self.channel, x)
 
     def audit_inputs(self, neighboring: Neighboring = "replace_one") -> tuple[float, float]:
-        """The worst pair of the channel's certificate, as 32-bit floats."""
         first, second = certify(self.channel, neighboring=neighboring).witness
-        pair = _single(self.channel, first), _single(self.channel, second)
+        pair = _nearest_single(self.channel, first), _nearest_single(self.channel, second)
         return (max(pair, key=abs), 0.0) if neighboring == "zero_out" else pair
 
     def record(self) -> dict[str, Any]:
@@ -167,7 +163,7 @@ class ChannelMechanism(MechanismDefaults):
 
 
 def decoded_coordinate(channel: Channel, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and variance of a decoded coordinate, given its value x before clipping.
+    """Return mean and variance of a decoded coordinate, given its value x before clipping.
 
     Args:
         channel: the channel.
@@ -180,9 +176,10 @@ def decoded_coordinate(channel: Channel, x: np.ndarray) -> tuple[np.ndarray, np.
     return exact.bias_at(clipped) + clipped, exact.variance_at(clipped)
 
 
-def _single(channel: Channel, x: float) -> float:
-    """The 32-bit float nearest a certificate's input, on the same side of a jump."""
-    single = np.float32(x)  # NumPy would compare it to x as 32-bit floats
+def _nearest_single(channel: Channel, x: float) -> float:
+    # On the same side of a jump as the certificate's input, so that the audit attacks the row that
+    # was certified. NumPy would compare x to a 32-bit float as 32-bit floats.
+    single = np.float32(x)
     if x in channel.inputs:  # at a jump, its right limit
         above = float(single) < x
         return float(np.nextafter(single, np.float32(np.inf)) if above else single)
@@ -192,7 +189,7 @@ def _single(channel: Channel, x: float) -> float:
 
 @functools.lru_cache(maxsize=64)
 def log_equal_codes(channel: Channel) -> float:
-    """Log of the largest probability that two independently drawn codes are equal.
+    """Bound the log of the largest probability that two independently drawn codes are equal.
 
     The largest sum of squared probabilities of a row (`docs/theory/encoding.md`), rounded up.
 

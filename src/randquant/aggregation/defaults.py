@@ -1,4 +1,4 @@
-"""The answers that most mechanisms share: what one derives from."""
+"""Default answers that most mechanisms share: the class that a mechanism derives from."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from randquant._internal import validate
 from randquant.aggregation.layout import Update, as_vector
 from randquant.aggregation.mechanism import CoordinateError, UpdateMechanism, normal_coordinate
-from randquant.aggregation.payloads import counted, received
+from randquant.aggregation.payloads import as_payloads, check_payloads
 from randquant.aggregation.subset import check_seed
 from randquant.channels import wire
 from randquant.channels.keys import Key
@@ -29,6 +29,7 @@ MAX_COORDINATES = 2**40
 class MechanismDefaults(Releasing):
     """Default answers of a mechanism, from its own properties, `encode`, `mean` and the rest.
 
+    `decode`, `influence`, `decoded` and `record` raise an error unless a mechanism defines them.
     A mechanism derives from this class and is final: its statements hold for its own `encode`
     only. To add a step before or after another mechanism, hold that mechanism and call it.
 
@@ -58,7 +59,7 @@ class MechanismDefaults(Releasing):
     def mean_vector(self, payloads: Sequence[bytes], dimension: int, key: Key | None) -> np.ndarray:
         """Estimate the mean, (d,) float32, from at least one payload; `mean` checks for copies.
 
-        `payloads.each` names a bad payload by its index.
+        `payloads.for_each_payload` names a bad payload by its index.
         """
 
     @abstractmethod
@@ -79,26 +80,26 @@ class MechanismDefaults(Releasing):
         key: Key | None = None,
     ) -> np.ndarray:
         """Check that there are enough payloads, each once, and estimate the mean."""
-        listed = received(payloads)
+        listed = as_payloads(payloads)
         if dimension is None:
-            dimension = _stated(self, listed[0])
+            dimension = _first_dimension(self, listed[0])
         dimension = validate.whole("dimension", dimension, low=1, high=MAX_COORDINATES)
         if key is not None:
             validate.kind("key", key, Key)
-        counted(listed, self.cohort, self.log_equal(dimension))
+        check_payloads(listed, self.cohort, self.log_equal(dimension))
         return self.mean_vector(listed, dimension, key)
 
-    def dimension_of(self: UpdateMechanism, payload: bytes) -> int:
+    def payload_dimension(self: UpdateMechanism, payload: bytes) -> int:
         """Read the dimension from a header of codes; raise TypeError if there is no such header."""
         if self.coding is not None:
-            return wire.dimension_of(self.coding, payload)
+            return wire.stated_dimension(self.coding, payload)
         raise TypeError(
             f"Expected the dimension, which payloads of a {type(self).__name__} do not state: give "
             "it as mean(payloads, dimension)."
         )
 
     def log_equal(self, dimension: int) -> float:
-        """0: payloads may be equal by chance, and copies are not noticed."""
+        # Payloads may be equal by chance, so copies are not noticed.
         return 0.0
 
     def sum_bits(self: UpdateMechanism, dimension: int, clients: int) -> int:
@@ -110,11 +111,11 @@ class MechanismDefaults(Releasing):
         return wire.sum_bits(self.channel.levels, clients)
 
     def payload_bytes(self, dimension: int) -> int:
-        """Measure the bytes of an encoded update of zeros."""
+        # Measured: every update of this dimension is encoded in as many bytes as zeros.
         return len(self.encode_vector(np.zeros(dimension, np.float32), Key.from_seed(0)))
 
     def upload_bytes(self: UpdateMechanism, dimension: int, clients: int | None = None) -> int:
-        """The payload; under `aggregate` trust a vector masked for a sum over `clients`."""
+        """Return the bytes of a payload, or under `aggregate` trust of a masked vector."""
         if self.trust != "aggregate":
             return self.payload_bytes(dimension)
         bits = self.sum_bits(dimension, self.cohort if clients is None else clients)
@@ -140,64 +141,57 @@ class MechanismDefaults(Releasing):
         return self
 
     def size(self, dimension: int) -> int:
-        """One number for each coordinate."""
         return validate.whole("dimension", dimension, low=1)
 
     def decode(
         self, totals: np.ndarray, clients: int, dimension: int, bits: int | None = None
     ) -> np.ndarray:
-        """Refuse: this mechanism cannot decode sums of codes."""
         raise ValueError(
             f"Expected a mechanism that decodes sums of codes, got a {type(self).__name__}: give "
             "payloads to its mean."
         )
 
     def influence(self, dimension: int, clients: int) -> float:
-        """Refuse: it is not known what codes of a client's choice do."""
         raise TypeError(
             f"Expected a mechanism whose sums of codes decode evenly, got a {type(self).__name__}: "
             "no bound of one client's influence is known."
         )
 
     def decoded(self, x: np.ndarray, dimension: int) -> tuple[np.ndarray, np.ndarray]:
-        """Refuse: mean and variance are not known."""
-        raise no_error(self)
+        raise error_unknown(self)
 
     def expected_error(self: UpdateMechanism, dimension: int) -> CoordinateError:
-        """From `decoded`, at coordinates of a vector of norm clip_norm."""
-        return error_of(self, dimension)
+        return mean_error(self, dimension)
 
     def audit_inputs(
         self: UpdateMechanism, neighboring: Neighboring = "replace_one"
     ) -> tuple[float, float]:
-        """Far beyond ±clip_norm; under `zero_out` far beyond clip_norm, and zero."""
+        """Return inputs far beyond ±clip_norm; under `zero_out` one far beyond it, and zero."""
         if self.clip_norm is None:
             raise ValueError(
                 f"Expected a mechanism with clip_norm, clip or channel, got {self!r}: say which "
                 "updates to audit it with."
             )
-        return beyond(self.clip_norm, neighboring)
+        return unclipped_pair(self.clip_norm, neighboring)
 
     def record(self) -> dict[str, Any]:
-        """Refuse: a record cannot name a class from outside this package."""
         raise TypeError(
             f"Expected a mechanism of this package, got a {type(self).__name__}: it cannot be "
             "saved or sent."
         )
 
 
-def _stated(mechanism: UpdateMechanism, payload: bytes) -> int:
-    """The dimension that the first payload states; an error names it."""
+def _first_dimension(mechanism: UpdateMechanism, payload: bytes) -> int:
     try:
-        return mechanism.dimension_of(payload)
+        return mechanism.payload_dimension(payload)
     except ValueError as error:
         raise ValueError(f"payload 0: {error}") from error
 
 
-def error_of(
+def mean_error(
     mechanism: UpdateMechanism, dimension: int, rotated: int | None = None
 ) -> CoordinateError:
-    """Expected error of a decoded mean, from `decoded` at normally distributed coordinates.
+    """Average the error of a decoded mean over normally distributed coordinates, from `decoded`.
 
     Args:
         mechanism: the mechanism.
@@ -208,19 +202,18 @@ def error_of(
         TypeError: updates are not clipped as a whole, or `decoded` is not known.
     """
     if mechanism.clip_norm is None:
-        raise no_error(mechanism)
+        raise error_unknown(mechanism)
     x, weights = normal_coordinate(mechanism.clip_norm, rotated or mechanism.size(dimension))
     mean, variance = mechanism.decoded(x, dimension)
-    return CoordinateError.of(x, weights, variance, mean - x)
+    return CoordinateError.from_points(x, weights, variance, mean - x)
 
 
-def beyond(threshold: float, neighboring: Neighboring) -> tuple[float, float]:
-    """Two audit inputs far beyond a clipping threshold, of opposite signs (or one of them zero)."""
+def unclipped_pair(threshold: float, neighboring: Neighboring) -> tuple[float, float]:
+    # Of opposite signs, or one of them zero: the pair that missing clipping would tell apart best.
     return AUDIT_SCALE * threshold, 0.0 if neighboring == "zero_out" else -AUDIT_SCALE * threshold
 
 
-def no_error(mechanism: object) -> TypeError:
-    """The error to raise if a mechanism's expected error is not known."""
+def error_unknown(mechanism: object) -> TypeError:
     return TypeError(
         f"Expected a mechanism for whole updates clipped in l2, got {mechanism!r}: the expected "
         "error is known for those only."

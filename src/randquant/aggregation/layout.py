@@ -91,7 +91,7 @@ def as_vector(update: Update) -> np.ndarray:
         array([1., 1., 1., 1.])
     """
     if isinstance(update, Mapping):
-        return StateLayout.of(update).flatten(update)
+        return StateLayout.from_state(update).flatten(update)
     return vector(update)
 
 
@@ -112,7 +112,7 @@ class StateLayout:
 
     Example:
         >>> state = {"weight": np.ones((2, 3)), "bn.running_mean": np.zeros(3), "steps": 7}
-        >>> layout = StateLayout.of(state)
+        >>> layout = StateLayout.from_state(state)
         >>> layout.names, layout.left_out, layout.dimension
         (('weight',), ('bn.running_mean', 'steps'), 6)
         >>> layout.unflatten(layout.flatten(state))["weight"].shape
@@ -124,7 +124,7 @@ class StateLayout:
     left_out: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, state: Mapping[str, Any]) -> StateLayout:
+    def from_state(cls, state: Mapping[str, Any]) -> StateLayout:
         """Return the layout of a state dict, or of a difference of two.
 
         Args:
@@ -135,7 +135,7 @@ class StateLayout:
             ValueError: it holds no array of floats, or one under two names (`check_tied`).
         """
         _check_names(state)
-        arrays = {name: _array(name, x)[0] for name, x in state.items() if _is_sent(name, x)}
+        arrays = {name: _named_floats(name, x)[0] for name, x in state.items() if _is_sent(name, x)}
         check_tied(arrays)
         shapes = {name: array.shape for name, array in arrays.items()}
         if not shapes:
@@ -170,7 +170,7 @@ class StateLayout:
                 "layout from the same model."
             )
         parts = [
-            _part(name, state[name], shape)
+            _flat_array(name, state[name], shape)
             for name, shape in zip(self.names, self.shapes, strict=True)
         ]
         return np.concatenate(parts)
@@ -201,7 +201,7 @@ class StateLayout:
         return arrays
 
 
-def dimension_of(model: Any) -> int:
+def update_dimension(model: Any) -> int:
     """Count the coordinates of an update of a model.
 
     Args:
@@ -213,11 +213,11 @@ def dimension_of(model: Any) -> int:
         ValueError: it has no parameters that are trained.
 
     Example:
-        >>> dimension_of(650), dimension_of({"weight": np.ones((3, 4)), "steps": np.array(1)})
-        (650, 12)
+        >>> update_dimension({"weight": np.ones((3, 4)), "steps": np.array(1)})
+        12
     """
     if isinstance(model, Mapping):
-        return StateLayout.of(model).dimension
+        return StateLayout.from_state(model).dimension
     parameters: Any = getattr(model, "parameters", None)
     if parameters is None:
         return validate.whole("dimension", model, low=1, why="it is a number of parameters")
@@ -241,15 +241,14 @@ def _check_names(state: Any) -> None:
 
 
 def _is_sent(name: str, x: Any) -> bool:
-    """Tell if an entry is part of an update: floats, except running statistics."""
+    # Floats, except running statistics.
     dtype = x.dtype if hasattr(x, "dtype") else np.asarray(x).dtype
     kind = str(dtype).removeprefix("torch.")
     return not kind.startswith(("int", "uint", "bool")) and not is_running(name)
 
 
-def _part(name: str, x: Any, shape: tuple[int, ...]) -> np.ndarray:
-    """One entry, (size,) float32 or float64."""
-    array, widen = _array(name, x)
+def _flat_array(name: str, x: Any, shape: tuple[int, ...]) -> np.ndarray:
+    array, widen = _named_floats(name, x)
     if array.shape != shape:
         raise ValueError(f"Expected {name!r} of shape {shape}, got {array.shape}.")
     part = widen(array)
@@ -264,8 +263,7 @@ def _part(name: str, x: Any, shape: tuple[int, ...]) -> np.ndarray:
     return part.reshape(-1)
 
 
-def _array(name: str, x: Any) -> tuple[np.ndarray, Widen]:
-    """An entry as `floats` has it; its error names the entry."""
+def _named_floats(name: str, x: Any) -> tuple[np.ndarray, Widen]:
     try:
         return floats(x)
     except TypeError as error:

@@ -37,7 +37,7 @@ class CoordinateError:
         variance: of the decoded coordinate, averaged over x.
         bias: mean square of the bias that is not proportional to x.
         gain: E[x · decoded] / E[x^2], the factor by which a decoded update is scaled.
-        of_sum: standard deviation of noise that is added once, to the sum of a cohort.
+        sum_noise: standard deviation of noise that is added once, to the sum of a cohort.
         omitted: squared error per squared length of the mean, because only a subset of the
             coordinates is sent.
         longest: largest length of the mean.
@@ -46,12 +46,12 @@ class CoordinateError:
     variance: float
     bias: float = 0.0
     gain: float = 1.0
-    of_sum: float = 0.0
+    sum_noise: float = 0.0
     omitted: float = 0.0
     longest: float = 0.0
 
     @classmethod
-    def of(
+    def from_points(
         cls, x: np.ndarray, weights: np.ndarray, variance: np.ndarray, bias: np.ndarray
     ) -> CoordinateError:
         """Average over points x, given their weights, and the variance and bias at each of them."""
@@ -61,7 +61,7 @@ class CoordinateError:
         return cls(float(weights @ variance), max(rest, 0.0), 1 + bias_product / square)
 
     def deviation(self, cohort: int, mean_norm: float | None = None) -> float:
-        """Root mean squared error of a coordinate of the decoded mean of a cohort.
+        """Return the root mean squared error of a coordinate of the decoded mean of a cohort.
 
         Args:
             cohort: how many clients send an update.
@@ -82,7 +82,7 @@ class CoordinateError:
         cohort = validate.whole("cohort", cohort, low=1)
         if self.gain <= 0:
             return math.inf
-        added = (self.of_sum / cohort) ** 2
+        added = (self.sum_noise / cohort) ** 2
         noise = (self.variance / cohort + added + self.bias) / self.gain**2
         length = self.longest
         if mean_norm is not None:
@@ -119,7 +119,7 @@ class CoordinateError:
 
 
 def normal_coordinate(norm: float, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Points and weights of a normal coordinate of a vector of this norm.
+    """Return points and weights of a normal coordinate of a vector of this norm.
 
     No coordinate exceeds the norm; a vector's only coordinate equals it up to its sign.
 
@@ -178,7 +178,7 @@ class UpdateMechanism(Protocol):
         ...
 
     def encode(self, update: Update, key: Key) -> bytes:
-        """On a client: encode an update as a payload.
+        """Encode an update as a payload, on a client.
 
         Args:
             update: (d,) floats of 16, 32 or 64 bits, of NumPy or torch on any device, or a state
@@ -198,7 +198,7 @@ class UpdateMechanism(Protocol):
         dimension: int | None = None,
         key: Key | None = None,
     ) -> np.ndarray:
-        """On the server: estimate the mean of the clipped updates.
+        """Estimate the mean of the clipped updates, on the server.
 
         Args:
             payloads: one of each client.
@@ -221,7 +221,7 @@ class UpdateMechanism(Protocol):
         ...
 
     def upload_bytes(self, dimension: int, clients: int | None = None) -> int:
-        """Bytes that a client sends for one update, header and padding included.
+        """Return the bytes that a client sends for one update, header and padding included.
 
         Under `aggregate` trust this is a vector masked for a sum over `clients` (by default over
         `cohort`); the other messages of secure aggregation are not included.
@@ -229,7 +229,7 @@ class UpdateMechanism(Protocol):
         ...
 
     def sum_bits(self, dimension: int, clients: int) -> int:
-        """Bits of the modulus of a masked sum over `clients` clients.
+        """Return the bits of the modulus of a masked sum over `clients` clients.
 
         `decode` undoes the wrapping around, for as many clients or fewer
         (`docs/theory/narrow-sums.md`).
@@ -240,21 +240,22 @@ class UpdateMechanism(Protocol):
         ...
 
     def payload_bytes(self, dimension: int) -> int:
-        """Bytes of `encode`'s payload: what a client would send without secure aggregation."""
+        """Return the bytes of `encode`'s payload, as a client sends it without secure
+        aggregation."""
         ...
 
     def release(
         self, dimension: int, rounds: int, neighboring: Neighboring = "replace_one"
     ) -> Release | None:
-        """The release of `rounds` rounds, for accounting; None if nothing is protected."""
+        """Return the release of `rounds` rounds, for accounting; None if nothing is protected."""
         ...
 
     def example_release(
         self, dimension: int, rounds: int, neighboring: Neighboring, examples: int
     ) -> Release:
-        """The release for neighbours that differ in one example of a client.
+        """Return the release for neighbours that differ in one example of a client.
 
-        Ask `privacy.accounting.cohorts.release_of`, which also knows what else is sent.
+        Callers use `privacy.accounting.sampling.run_release`, which refuses what is not derived.
 
         Args:
             dimension, rounds, neighboring: as for `release`.
@@ -266,17 +267,17 @@ class UpdateMechanism(Protocol):
         """
         ...
 
-    def dimension_of(self, payload: bytes) -> int:
-        """Coordinates of the update that a payload was made of.
+    def payload_dimension(self, payload: bytes) -> int:
+        """Return the number of coordinates of the update that a payload was made of.
 
         Raises:
-            ValueError: it is no payload of this mechanism.
+            ValueError: it is not a payload of this mechanism.
             TypeError: payloads do not state it.
         """
         ...
 
     def log_equal(self, dimension: int) -> float:
-        """Upper bound of the log probability that two clients send equal payloads.
+        """Bound the log probability that two clients send equal payloads.
 
         Over all updates; 0 if nothing better is known. `mean` refuses duplicates by it.
         """
@@ -303,7 +304,7 @@ class UpdateMechanism(Protocol):
         ...
 
     def in_round(self, seed: int) -> UpdateMechanism:
-        """The mechanism of one round, for its clients and the server.
+        """Return the mechanism of one round, for its clients and the server.
 
         Args:
             seed: public whole number below 2**64, the same for all of them and another one in each
@@ -355,7 +356,7 @@ class UpdateMechanism(Protocol):
         ...
 
     def decoded(self, x: np.ndarray, dimension: int) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and variance of one client's decoded coordinate, given its value x.
+        """Return mean and variance of one client's decoded coordinate, given its value x.
 
         Args:
             x: (k,) float64, coordinates of an update after clipping the norm, and after rotation
@@ -368,7 +369,7 @@ class UpdateMechanism(Protocol):
         ...
 
     def expected_error(self, dimension: int) -> CoordinateError:
-        """Expected error of a coordinate of the decoded mean.
+        """Return the expected error of a coordinate of the decoded mean.
 
         It assumes updates of norm clip_norm with normally distributed coordinates, which a random
         rotation nearly makes them unless an update was chosen to defeat it. An expectation and
@@ -380,7 +381,8 @@ class UpdateMechanism(Protocol):
         ...
 
     def audit_inputs(self, neighboring: Neighboring = "replace_one") -> tuple[float, float]:
-        """Value of all coordinates of an update, and of its neighbour, for an audit.
+        """Return the value of all coordinates of an update, and that of its neighbour, for an
+        audit.
 
         The pair should be the hardest for the mechanism to hide. It lies beyond the clipping
         threshold, so that missing clipping shows.
@@ -388,7 +390,7 @@ class UpdateMechanism(Protocol):
         ...
 
     def record(self) -> dict[str, Any]:
-        """JSON data from which `saved.from_record` makes an equal mechanism.
+        """Return JSON data from which `registry.from_record` makes an equal mechanism.
 
         Raises:
             TypeError: the mechanism cannot be saved.

@@ -76,7 +76,7 @@ def wrap_probability(
 
 
 def lifted(totals: np.ndarray, bits: int, levels: int, clients: int) -> np.ndarray:
-    """The sums nearest the middle of all possible sums, from their remainders modulo 2**bits.
+    """Return the sums nearest the middle of all possible sums, from remainders modulo 2**bits.
 
     Args:
         totals: (d,) integers, of which only the remainders count.
@@ -97,7 +97,7 @@ def lifted(totals: np.ndarray, bits: int, levels: int, clients: int) -> np.ndarr
 
 @functools.lru_cache(maxsize=64)
 def _tails(channel: Channel) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """For each tilt t > 0 and side, lines above log E exp(±t (code - middle)) as a function of x.
+    """Return lines above log E exp(±t (code - middle)) as a function of x, for each tilt t > 0.
 
     Returns:
         (tilts, slopes, heights), shapes (1, 1, T), (3, 2, T) and (3, 2, T): for every input x of
@@ -117,13 +117,18 @@ def _tails(channel: Channel) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             width = float(x[right, 0] - x[left, 0])
             sloped.append((logs[right] - logs[left]) / width if width else sloped[0])
         slopes = np.stack(sloped)
-        sides.append((slopes, np.stack([_height(x, moments, logs, slope) for slope in slopes])))
+        sides.append(
+            (slopes, np.stack([_line_height(x, moments, logs, slope) for slope in slopes]))
+        )
     slopes, heights = (np.stack(each, axis=1) for each in zip(*sides, strict=True))
     return tilts[None, None], slopes, np.maximum(heights, 0.0)
 
 
-def _height(x: np.ndarray, moments: np.ndarray, logs: np.ndarray, slope: np.ndarray) -> np.ndarray:
-    """The largest log(moment) - slope · x, the moment linear between vertices: (T,)."""
+def _line_height(
+    x: np.ndarray, moments: np.ndarray, logs: np.ndarray, slope: np.ndarray
+) -> np.ndarray:
+    # The largest log(moment) - slope · x, (T,). The moment is linear between vertices, so that the
+    # maximum is at a vertex or where the derivative is zero.
     heights = (logs - slope * x).max(axis=0)
     left, right, width = moments[:-1], moments[1:], np.diff(x, axis=0)
     with np.errstate(divide="ignore", invalid="ignore"):

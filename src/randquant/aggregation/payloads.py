@@ -14,12 +14,12 @@ MAX_LOG_COLLISION = -40 * math.log(2)
 `mean` with payloads of different clients, at most one is refused by chance."""
 
 
-def received(payloads: Iterable[bytes]) -> list[bytes]:
+def as_payloads(payloads: Iterable[bytes]) -> list[bytes]:
     """Return the payloads as a list of bytes.
 
     Raises:
-        ValueError: there is none.
-        TypeError: it is no list of payloads, or one of them is no bytes; the error names it.
+        ValueError: the list is empty.
+        TypeError: it is not a list of payloads, or one of them is not bytes; the error names it.
     """
     if isinstance(payloads, bytes | bytearray | memoryview | str):
         raise TypeError(
@@ -36,8 +36,12 @@ def received(payloads: Iterable[bytes]) -> list[bytes]:
     return [bytes(payload) for payload in listed]
 
 
-def each(payloads: Sequence[bytes], use: Callable[[bytes], object]) -> None:
-    """Call `use` with each payload; an error names the payload by its index."""
+def for_each_payload(payloads: Sequence[bytes], use: Callable[[bytes], object]) -> None:
+    """Call `use` with each payload, in order.
+
+    Raises:
+        ValueError: `use` raised one; the error names the payload by its index.
+    """
     for index, payload in enumerate(payloads):
         try:
             use(payload)
@@ -45,8 +49,7 @@ def each(payloads: Sequence[bytes], use: Callable[[bytes], object]) -> None:
             raise ValueError(f"payload {index}: {error}") from error
 
 
-def enough(clients: int, cohort: int) -> None:
-    """Raise ValueError if a guarantee relies on more clients than are in a sum."""
+def check_cohort_size(clients: int, cohort: int) -> None:
     if clients < cohort:
         raise ValueError(
             f"Expected at least {cohort} payloads in a sum, got {clients}: with the noise of "
@@ -54,8 +57,8 @@ def enough(clients: int, cohort: int) -> None:
         )
 
 
-def counted(payloads: Sequence[bytes], cohort: int, log_equal: float) -> Sequence[bytes]:
-    """Return the payloads of a sum, after checking that enough different clients sent them.
+def check_payloads(payloads: Sequence[bytes], cohort: int, log_equal: float) -> None:
+    """Check that enough different clients sent the payloads of a sum.
 
     A duplicate adds no noise of its own, and its client would count twice. Duplicates are
     recognised by their bytes, and so only if two clients hardly ever send equal payloads: n
@@ -72,7 +75,7 @@ def counted(payloads: Sequence[bytes], cohort: int, log_equal: float) -> Sequenc
         ValueError: there are fewer than `cohort`; or one is a duplicate, although any two would be
             equal with a log probability below MAX_LOG_COLLISION.
     """
-    enough(len(payloads), cohort)
+    check_cohort_size(len(payloads), cohort)
     copies = len(payloads) - len(set(payloads))
     if copies and log_equal + math.log(math.comb(len(payloads), 2)) < MAX_LOG_COLLISION:
         first: dict[bytes, int] = {}
@@ -82,7 +85,6 @@ def counted(payloads: Sequence[bytes], cohort: int, log_equal: float) -> Sequenc
             f"{len(payloads)}, payload {index} is payload {first[payloads[index]]} again: a "
             "duplicate counts its client twice and adds no noise of its own."
         )
-    return payloads
 
 
 def finite(update: np.ndarray) -> np.ndarray:
@@ -97,7 +99,7 @@ def finite(update: np.ndarray) -> np.ndarray:
 
 
 def mean_of_floats(payloads: Sequence[bytes], dimension: int) -> np.ndarray:
-    """Mean of payloads of 32-bit floats, (dimension,) float64."""
+    """Average payloads of 32-bit floats: (dimension,) float64."""
     total = np.zeros(dimension, dtype=np.float64)
 
     def use(payload: bytes) -> None:
@@ -106,11 +108,11 @@ def mean_of_floats(payloads: Sequence[bytes], dimension: int) -> np.ndarray:
             raise ValueError(f"Expected a payload of {4 * dimension} bytes, got {len(payload)}.")
         total += finite(np.frombuffer(payload, dtype="<f4"))
 
-    each(payloads, use)
+    for_each_payload(payloads, use)
     return total / len(payloads)
 
 
-def floats_in(payload: bytes) -> int:
+def float_count(payload: bytes) -> int:
     """Count the 32-bit floats of a payload."""
     if len(payload) % 4 or not payload:
         raise ValueError(f"Expected a payload of 4 bytes a coordinate, got {len(payload)} bytes.")

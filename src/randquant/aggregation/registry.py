@@ -24,7 +24,7 @@ from randquant.privacy.guarantee import Trust
 
 
 def all_mechanisms() -> dict[str, MechanismRecord]:
-    """Every mechanism's record by name: channels first, then mechanisms for whole updates.
+    """Return every mechanism's record by name: channels first, then whole updates.
 
     Example:
         >>> record = all_mechanisms()["skellam"]
@@ -34,13 +34,17 @@ def all_mechanisms() -> dict[str, MechanismRecord]:
     return known_mechanisms()
 
 
-MOVED_MECHANISMS = ("rank", "graded-rank")
+MOVED_NAMES = ("rank", "graded-rank")
 """Mechanisms of earlier versions that files, offers and commands may still name."""
 
 
 def known_name(name: Any, known: Iterable[str]) -> str:
-    """Return a mechanism's name, or raise a ValueError that says where it is or what there is."""
-    if isinstance(name, str) and name in MOVED_MECHANISMS:
+    """Check a mechanism's name, and return it.
+
+    Raises:
+        ValueError: it is unknown; the error says which are known, or where a mechanism has moved.
+    """
+    if isinstance(name, str) and name in MOVED_NAMES:
         raise ValueError(
             f"Expected a mechanism of randquant, got {name!r}: it is in the package "
             "randquant-papers, as randquant_papers.rank."
@@ -78,7 +82,9 @@ def update_mechanism(
     known = all_mechanisms()
     record = known[known_name(name, known)]
     run = _RunSettings(trust, cohort, clip_norm, coordinates)
-    return (_whole if record.whole_update else _of_channel)(record, parameters, run)
+    return (_whole_update_mechanism if record.whole_update else _channel_mechanism)(
+        record, parameters, run
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +97,9 @@ class _RunSettings:
     coordinates: int | None
 
 
-def _of_channel(
+def _channel_mechanism(
     record: MechanismRecord, parameters: Mapping[str, Any], run: _RunSettings
 ) -> UpdateMechanism:
-    """The channel on every coordinate, after clipping the norm if there is a threshold."""
     if run.trust is not None and str(run.trust):
         validate.choice("trust", run.trust, (*record.trusts, "model"))
     summed = run.trust in ("aggregate", "model") or "local" not in record.trusts
@@ -113,10 +118,9 @@ def _of_channel(
     return ChannelMechanism(channel, trust, cohort)
 
 
-def _whole(
+def _whole_update_mechanism(
     record: MechanismRecord, parameters: Mapping[str, Any], run: _RunSettings
 ) -> UpdateMechanism:
-    """A mechanism with its own threshold and its own trust."""
     name, settings = record.name, record.run_settings
     if run.clip_norm is not None:
         raise ValueError(
@@ -145,19 +149,20 @@ for _record in records_in("randquant.aggregation"):
 FORMAT = "randquant mechanism, version 1"
 
 
-def _survey(survey: str) -> UpdateMechanism:
-    """A table's, which a process that has asked none finds by its name: it is of a later room."""
+def _survey_mechanism(survey: str) -> UpdateMechanism:
+    # Its room is to the right of this one, so it is imported by name, when a file first asks for
+    # it.
     module = importlib.import_module("randquant.statistics.survey_mechanism")
     return module.SurveyMechanism(survey)
 
 
-OF_OTHERS: dict[str, Callable[..., UpdateMechanism]] = {
+CONSTRUCTORS: dict[str, Callable[..., UpdateMechanism]] = {
     "coordinates": ChannelMechanism,
-    "survey": _survey,
+    "survey": _survey_mechanism,
     "vector": VectorMechanism,
 }
-"""Mechanisms of channels and of tables, by a record's field `mechanism`. All other mechanisms have
-their name in the registry there."""
+"""Constructors of mechanisms of channels and of tables, by the field `mechanism` of their records.
+All other records name a mechanism of the registry."""
 
 
 def from_record(
@@ -185,13 +190,14 @@ def from_record(
     fields = dict(record)
     known = all_mechanisms().items()
     whole = {name: record.constructor for name, record in known if record.whole_update}
-    kinds = {**OF_OTHERS, **whole}
+    kinds = {**CONSTRUCTORS, **whole}
     kind = known_name(fields.pop("mechanism", None), kinds)
     _check_fields(kinds[kind], fields)
     if "channel" in fields:
         summed = fields.get("trust") == "aggregate"
         clients = validate.whole("cohort", fields.get("cohort", 1), low=1) if summed else 1
 
+        # Before the channel is certified: its sender chose how long that would take.
         def admit(channel: Channel) -> None:
             if bounded:
                 check_work(channel, clients, clipped="clip_norm" in fields)

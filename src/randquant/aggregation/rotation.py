@@ -33,11 +33,11 @@ def hadamard(x: np.ndarray, divisor: float) -> None:
         block = x[start : start + part]
         last = divisor if size == part else 1.0
         if size <= 16:
-            _steps(block, 1, last)
+            _later_steps(block, 1, last)
         else:
             _first_four_steps(block)
-            _steps(block, 16, last)
-    _steps(x, part, divisor)
+            _later_steps(block, 16, last)
+    _later_steps(x, part, divisor)
 
 
 @numba.njit(nogil=True, cache=True)
@@ -54,7 +54,6 @@ def _two_steps(a, b, c, d):
 
 @numba.njit(nogil=True, cache=True)
 def _first_four_steps(x):
-    """The steps within groups of sixteen."""
     for start in range(0, x.shape[0], 16):
         t = x[start : start + 16]
         a0, a1, a2, a3 = _two_steps(t[0], t[1], t[2], t[3])
@@ -68,8 +67,8 @@ def _first_four_steps(x):
 
 
 @numba.njit(nogil=True, cache=True)
-def _steps(x, half, divisor):
-    """All steps between entries at least `half` apart; the last one divides by the divisor."""
+def _later_steps(x, half, divisor):
+    # All steps between entries at least `half` apart; the last one divides by the divisor.
     size = x.shape[0]
     while 4 * half <= size:
         by = divisor if 8 * half > size else 1.0
@@ -135,7 +134,7 @@ class Rotation:
 
     @property
     def size(self) -> int:
-        """Coordinates of a rotated vector: the smallest power of two >= `dimension`."""
+        # The smallest power of two that holds the dimension: the transform needs one.
         return 1 << (self.dimension - 1).bit_length()
 
     def forward(self, x: np.ndarray) -> np.ndarray:
@@ -144,17 +143,16 @@ class Rotation:
         np.multiply(
             x, _signs(self.seed, self.size)[: self.dimension], out=full[..., : self.dimension]
         )
-        return _hadamard(full)
+        return _hadamard_in_place(full)
 
     def inverse(self, y: np.ndarray) -> np.ndarray:
         """Rotate vectors (..., size) back to (..., d), float64, without the padding."""
-        full = _hadamard(np.array(y, dtype=np.float64, order="C"))[..., : self.dimension]
+        full = _hadamard_in_place(np.array(y, dtype=np.float64, order="C"))[..., : self.dimension]
         return full * _signs(self.seed, self.size)[: self.dimension]
 
 
 @functools.lru_cache(maxsize=8)
 def _signs(seed: int, size: int) -> np.ndarray:
-    """(size,) float64 of ±1, from the seed."""
     words = Key.from_seed(seed).fold_in("rotation").words(-(-size // 64))
     bits = np.unpackbits(words.astype("<u8").view(np.uint8), count=size, bitorder="little")
     signs = 1.0 - 2.0 * bits
@@ -162,8 +160,7 @@ def _signs(seed: int, size: int) -> np.ndarray:
     return signs
 
 
-def _hadamard(x: np.ndarray) -> np.ndarray:
-    """Orthonormal Walsh-Hadamard transform along the last axis, (..., power of two), in place."""
+def _hadamard_in_place(x: np.ndarray) -> np.ndarray:
     size = x.shape[-1]
     for row in x.reshape(-1, size):
         hadamard(row, math.sqrt(size))

@@ -13,7 +13,7 @@ from scipy.special import erf
 from randquant._internal import validate
 from randquant.aggregation.baselines import LocalGaussian
 from randquant.aggregation.defaults import MechanismDefaults
-from randquant.aggregation.payloads import each
+from randquant.aggregation.payloads import for_each_payload
 from randquant.channels import wire
 from randquant.channels.keys import Key
 from randquant.mechanisms.record import (
@@ -63,12 +63,11 @@ class SignSGD(MechanismDefaults):
 
     @property
     def coding(self) -> wire.Format:
-        """The format in which signs are packed."""
-        return wire.Format.of(2, "sign-sgd", self.clip_norm, self.noise_multiplier)
+        return wire.Format.from_facts(2, "sign-sgd", self.clip_norm, self.noise_multiplier)
 
     @property
     def value(self) -> float:
-        """The value that the sign + decodes to."""
+        # The sign + decodes to it, - to its negative.
         return self._noise.deviation * math.sqrt(math.pi / 2)
 
     @property
@@ -80,14 +79,12 @@ class SignSGD(MechanismDefaults):
         return "local"
 
     def encode_vector(self, vector: np.ndarray, key: Key) -> bytes:
-        """The packed signs: code 1 is +."""
-        signs = self._noise.noisy(vector, key) >= 0
+        signs = self._noise.noisy(vector, key) >= 0  # code 1 is +
         return wire.pack(self.coding, signs.astype(np.uint8))
 
     def mean_vector(self, payloads: Sequence[bytes], dimension: int, key: Key | None) -> np.ndarray:
-        """The mean of the decoded signs."""
         positive, form = np.zeros(dimension, dtype=np.int64), self.coding
-        each(payloads, lambda payload: wire.add(form, payload, positive))
+        for_each_payload(payloads, lambda payload: wire.add(form, payload, positive))
         return (self.value * (2 * positive / len(payloads) - 1)).astype(np.float32)
 
     def log_equal(self, dimension: int) -> float:
@@ -101,17 +98,15 @@ class SignSGD(MechanismDefaults):
     def release(
         self, dimension: int, rounds: int, neighboring: Neighboring = "replace_one"
     ) -> Release:
-        """The local Gaussian's, by post-processing."""
+        # Signs are a function of the noisy update: post-processing.
         return self._noise.release(dimension, rounds, neighboring)
 
     def example_release(
         self, dimension: int, rounds: int, neighboring: Neighboring, examples: int
     ) -> Release:
-        """The local Gaussian's, by post-processing."""
         return self._noise.example_release(dimension, rounds, neighboring, examples)
 
     def decoded(self, x: np.ndarray, dimension: int) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and variance of ±value, whose sign is that of x plus the noise."""
         mean = self.value * erf(x / (self._noise.deviation * math.sqrt(2)))
         return mean, self.value**2 - mean**2
 

@@ -1,4 +1,4 @@
-"""What is sent of an update: all rotated coordinates, or a public random subset of them.
+"""The part of an update that is sent: all rotated coordinates, or a public random subset of them.
 
 All clients of a round send the same coordinates, which a public seed determines; another round has
 another seed. Derivations: `docs/theory/subsets.md`.
@@ -59,13 +59,13 @@ class Subset:
 
     @property
     def indices(self) -> np.ndarray:
-        """(count,) int64, ascending."""
+        # Ascending.
         return _indices(self.size, self.count, self.seed)
 
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """From an update to the numbers that are sent, and back from their mean.
+    """Map from an update to the numbers that are sent, and back from their mean.
 
     An update is clipped to `clip_norm` and rotated. With `coordinates` only a subset of the rotated
     coordinates is kept and clipped a second time, to `norm_sent`.
@@ -112,7 +112,6 @@ class Projection:
 
     @property
     def rotated(self) -> int:
-        """Coordinates of a rotated update: the dimension padded to a power of two."""
         return self.rotation.size
 
     @property
@@ -121,7 +120,7 @@ class Projection:
 
     @property
     def norm_sent(self) -> float:
-        """Largest norm of what is sent: clip_norm · sqrt(size / rotated)."""
+        """Return the largest norm of what is sent: clip_norm · sqrt(size / rotated)."""
         if self.coordinates is None:
             return self.clip_norm
         # theory/subsets.md, Proposition 2: the clipping keeps to this float, so it may be rounded.
@@ -134,7 +133,7 @@ class Projection:
         Raises:
             ValueError: no seed was given.
         """
-        coordinates, seed = _drawn(self.coordinates, self.subset_seed)
+        coordinates, seed = _require_seed(self.coordinates, self.subset_seed)
         return Subset(self.rotated, coordinates, seed).indices
 
     def forward(self, vector: np.ndarray) -> np.ndarray:
@@ -156,7 +155,11 @@ class Projection:
         return self.rotation.inverse(mean)
 
     def error(self, each: CoordinateError) -> CoordinateError:
-        """Error of a coordinate of the decoded mean, from that of each number sent."""
+        """Convert the error of each number sent to that of a coordinate of the decoded mean.
+
+        A subset scales both up, and what it leaves out of a mean is an error in proportion to its
+        length.
+        """
         if self.coordinates is None:
             return each
         # theory/subsets.md, Proposition 4.
@@ -173,18 +176,16 @@ class Projection:
 
 
 def check_seed(seed: int | None) -> None:
-    """Raise ValueError unless this is a subset's seed; None is drawn later."""
     if seed is not None:
         validate.whole("subset_seed", seed, low=0, high=2**64 - 1, why="it is 8 bytes")
 
 
 def check_coordinates(coordinates: int | None) -> None:
-    """Raise ValueError unless this is a count of coordinates; None is all of them."""
     if coordinates is not None:
         validate.whole("coordinates", coordinates, low=1, high=2**30)
 
 
-def coding_of(whole: wire.Coding, coordinates: int | None, seed: int | None) -> wire.Coding:
+def subset_coding(whole: wire.Coding, coordinates: int | None, seed: int | None) -> wire.Coding:
     """Return the header of a payload; it names the subset, so that subsets are never mixed.
 
     Raises:
@@ -192,11 +193,11 @@ def coding_of(whole: wire.Coding, coordinates: int | None, seed: int | None) -> 
     """
     if coordinates is None:
         return whole
-    count, seed = _drawn(coordinates, seed)
-    return wire.Format.of(whole.levels, whole.fingerprint.hex(), "subset", count, seed)
+    count, seed = _require_seed(coordinates, seed)
+    return wire.Format.from_facts(whole.levels, whole.fingerprint.hex(), "subset", count, seed)
 
 
-def _drawn(coordinates: int | None, seed: int | None) -> tuple[int, int]:
+def _require_seed(coordinates: int | None, seed: int | None) -> tuple[int, int]:
     if coordinates is None or seed is None:
         raise ValueError(
             "Expected the public seed of this round's subset of coordinates, got none: encode and "
@@ -206,15 +207,16 @@ def _drawn(coordinates: int | None, seed: int | None) -> tuple[int, int]:
     return coordinates, seed
 
 
-def recorded(coordinates: int | None, seed: int | None) -> dict[str, int]:
-    """These settings as fields of a mechanism's record: none where all coordinates are sent."""
+def subset_fields(coordinates: int | None, seed: int | None) -> dict[str, int]:
+    """Return these settings as a record's fields, none where all coordinates are sent."""
     fields = {"coordinates": coordinates, "subset_seed": seed}
     return {name: value for name, value in fields.items() if value is not None}
 
 
 @functools.lru_cache(maxsize=8)
 def _indices(size: int, count: int, seed: int) -> np.ndarray:
-    """The first distinct values of uniform draws, or the complement of fewer of them."""
+    # The first distinct values of uniform draws; for more than half of all, the complement of
+    # fewer.
     # theory/subsets.md, Proposition 1: by symmetry uniform; a size of 2**b takes b bits of a word.
     stream = Key.from_seed(seed).fold_in("subset").stream()
     drawn, missing = np.zeros(size, dtype=bool), min(count, size - count)

@@ -15,14 +15,14 @@ import numpy as np
 from randquant._internal import validate
 from randquant.aggregation import modulus
 from randquant.aggregation.coordinate import ChannelMechanism, decoded_coordinate
-from randquant.aggregation.defaults import MechanismDefaults, error_of
+from randquant.aggregation.defaults import MechanismDefaults, mean_error
 from randquant.aggregation.mechanism import CoordinateError
 from randquant.aggregation.subset import (
     Projection,
     check_coordinates,
     check_seed,
-    coding_of,
-    recorded,
+    subset_coding,
+    subset_fields,
 )
 from randquant.channels import wire
 from randquant.channels.channel import Channel
@@ -59,10 +59,10 @@ class VectorMechanism(MechanismDefaults):
         the norm, rotation and clipping to `channel.clip`. A coordinate of a rotated update is
         approximately normal with a standard deviation of at most clip_norm / sqrt(size): 6e-5 of
         the coordinates lie beyond 4 standard deviations.
-        With `coordinates` the bound holds for every subset, whoever chose it: what is kept of an
-        update is clipped again, to clip_norm · sqrt(k/D), D the coordinates of a rotated update.
-        Over random subsets `mean` is then unbiased for updates that this leaves as they are, and
-        payloads of different subsets are refused (`docs/theory/subsets.md`).
+        With `coordinates` the bound holds for every subset, also for one that an attacker chose:
+        what is kept of an update is clipped again, to clip_norm · sqrt(k/D), D the coordinates of
+        a rotated update. Over random subsets `mean` is then unbiased for updates that this leaves
+        as they are, and payloads of different subsets are refused (`docs/theory/subsets.md`).
 
     Raises:
         ValueError, TypeError: an argument is out of bounds or of the wrong kind, or trust is
@@ -105,10 +105,9 @@ class VectorMechanism(MechanismDefaults):
 
     @property
     def coding(self) -> wire.Coding:
-        return coding_of(self.channel, self.coordinates, self.subset_seed)
+        return subset_coding(self.channel, self.coordinates, self.subset_seed)
 
     def in_round(self, seed: int) -> VectorMechanism:
-        """With the subset of this seed."""
         check_seed(seed)
         return self if self.coordinates is None else replace(self, subset_seed=seed)
 
@@ -143,10 +142,10 @@ class VectorMechanism(MechanismDefaults):
 
     def sum_bits(self, dimension: int, clients: int) -> int:
         """Return the fewest bits within MAX_WRAP_PROBABILITY, if updates ignore the rotation."""
-        sent = self.projection(dimension)
+        projection = self.projection(dimension)
         # theory/narrow-sums.md, Proposition 3: of a coordinate before a subset is clipped again.
-        deviation = self.clip_norm / math.sqrt(sent.rotated)
-        return modulus.sum_bits(self.channel, clients, sent.size, deviation)
+        deviation = self.clip_norm / math.sqrt(projection.rotated)
+        return modulus.sum_bits(self.channel, clients, projection.size, deviation)
 
     def size(self, dimension: int) -> int:
         return self.projection(dimension).size
@@ -159,10 +158,10 @@ class VectorMechanism(MechanismDefaults):
         return self._back(self._coordinates.decode_sum(totals, clients, bits), dimension)
 
     def influence(self, dimension: int, clients: int) -> float:
-        """That of the codes sent: a rotation keeps lengths, and a subset is scaled up."""
-        sent = self.projection(dimension)
-        # theory/helper-sums.md, Proposition 10.
-        return sent.rotated / sent.size * self._coordinates.influence(sent.size, clients)
+        projection = self.projection(dimension)
+        # A rotation keeps lengths, a subset is scaled up: theory/helper-sums.md, Proposition 10.
+        scale = projection.rotated / projection.size
+        return scale * self._coordinates.influence(projection.size, clients)
 
     def _back(self, mean: np.ndarray, dimension: int) -> np.ndarray:
         return self.projection(dimension).inverse(mean).astype(np.float32)
@@ -170,27 +169,25 @@ class VectorMechanism(MechanismDefaults):
     def release(
         self, dimension: int, rounds: int, neighboring: Neighboring = "replace_one"
     ) -> VectorRelease:
-        """One vector in each round that the client takes part in, padding included."""
-        sent = self.projection(dimension)
+        """Return one vector in each round that the client takes part in, padding included."""
+        projection = self.projection(dimension)
         # theory/subsets.md, Proposition 2: for every subset.
         return VectorRelease(
-            self.channel, sent.norm_sent, sent.size, rounds, self.trust, neighboring, self.cohort,
-            whole_norm=None if self.coordinates is None else self.clip_norm,
+            self.channel, projection.norm_sent, projection.size, rounds, self.trust, neighboring,
+            self.cohort, whole_norm=None if self.coordinates is None else self.clip_norm,
         )  # fmt: skip
 
     def example_release(
         self, dimension: int, rounds: int, neighboring: Neighboring, examples: int
     ) -> Release:
-        """Return the release at the distance of means of gradients."""
         return replace(self.release(dimension, rounds, neighboring), examples=examples)
 
     def decoded(self, x: np.ndarray, dimension: int) -> tuple[np.ndarray, np.ndarray]:
         return decoded_coordinate(self.channel, x)
 
     def expected_error(self, dimension: int) -> CoordinateError:
-        """See `UpdateMechanism.expected_error`."""
         projection = self.projection(dimension)
-        return projection.error(error_of(self, dimension, projection.rotated))
+        return projection.error(mean_error(self, dimension, projection.rotated))
 
     def record(self) -> dict[str, Any]:
         return {
@@ -200,5 +197,5 @@ class VectorMechanism(MechanismDefaults):
             "trust": self.trust,
             "cohort": self.cohort,
             "rotation_seed": self.rotation_seed,
-            **recorded(self.coordinates, self.subset_seed),
+            **subset_fields(self.coordinates, self.subset_seed),
         }

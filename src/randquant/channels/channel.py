@@ -19,7 +19,7 @@ MAX_DENOMINATOR = 2**62
 DITHER_STEPS = 2**32
 """An input's position in its cell is rounded to the nearest of this many steps when encoded."""
 
-LARGEST = 1e30
+MAX_MAGNITUDE = 1e30
 """Largest clip and value, and one over the smallest clip: well inside the range of float32."""
 
 MIN_CELL_WIDTH = 2.0**-30
@@ -40,6 +40,12 @@ class Channel:
         values: (m,) float64, what code 0..m-1 decodes to.
         weights: (V, m) integers >= 0; row v is the distribution of the code at inputs[v].
         denominator: sum of every row; a power of two, at most 2**62.
+
+    Attributes:
+        clip: per-coordinate clipping threshold; inputs lie in [-clip, clip].
+        levels: number of codes, m.
+        bits: per code, ceil(log2(levels)).
+        probabilities: (V, m) float64, the weights over the denominator.
 
     Guarantees:
         Two channels are equal exactly when all their numbers are; then so are their fingerprints.
@@ -97,22 +103,19 @@ class Channel:
 
     @property
     def clip(self) -> float:
-        """Per-coordinate clipping threshold: inputs lie in [-clip, clip]."""
         return float(self.inputs[-1])
 
     @property
     def levels(self) -> int:
-        """Number of codes."""
         return len(self.values)
 
     @property
     def bits(self) -> int:
-        """Bits per code: ceil(log2(levels))."""
         return (self.levels - 1).bit_length()
 
     @property
     def probabilities(self) -> np.ndarray:
-        """(V, m) float64: weights / denominator, each within a relative 2**-53."""
+        # Each within a relative 2**-53.
         return self.weights / self.denominator
 
     def locate(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -163,7 +166,7 @@ class Channel:
         left, right = self.weights[cell : cell + 2].astype(object)
         return (DITHER_STEPS - steps) * left + steps * right, DITHER_STEPS * self.denominator
 
-    def input_of(self, vertex: int) -> float:
+    def vertex_input(self, vertex: int) -> float:
         """Return an input whose code has exactly this vertex's row as its distribution."""
         vertex = validate.whole("vertex", vertex, low=0, high=len(self.inputs) - 1)
         value = float(self.inputs[vertex])
@@ -173,7 +176,7 @@ class Channel:
 
     @property
     def lattice(self) -> tuple[float, float] | None:
-        """(first value, step) if values are evenly spaced, so that sums decode; else None."""
+        """Return (first value, step) of evenly spaced values, whose sums decode; else None."""
         # Values that a mechanism computed in float64 are off by a few roundings of the largest.
         first, step = float(self.values[0]), float(self.values[-1] - self.values[0])
         step /= self.levels - 1
@@ -224,7 +227,7 @@ def _check(channel: Channel) -> None:
     gaps = np.diff(inputs)
     if inputs.size < 2 or (gaps < 0).any() or inputs[0] != -inputs[-1] or inputs[-1] <= 0:
         raise ValueError("Expected inputs to rise from -clip to clip with clip > 0.")
-    if inputs[-1] < 1 / LARGEST or max(inputs[-1], np.abs(values).max()) > LARGEST:
+    if inputs[-1] < 1 / MAX_MAGNITUDE or max(inputs[-1], np.abs(values).max()) > MAX_MAGNITUDE:
         raise ValueError(
             f"Expected clip and values within [1e-30, 1e30], got clip={inputs[-1]:g}: "
             "32-bit floats could overflow or underflow."
@@ -263,16 +266,16 @@ def _fingerprint(channel: Channel) -> bytes:
 
 # From probabilities to integer weights: how a mechanism's table becomes a channel.
 
-EVEN = 2.0**-20
+EVEN_SHARE = 2.0**-20
 """Share of codes that `with_even` draws evenly from all codes, by default. It costs a millionth of
 the signal, and every code of up to 256 has at least 2**34 units of weight."""
 
 
-def with_even(probabilities: np.ndarray, share: float = EVEN) -> np.ndarray:
+def with_even(probabilities: np.ndarray, share: float = EVEN_SHARE) -> np.ndarray:
     """Mix rows with the even distribution over all codes.
 
-    With EVEN every weight over 2**62 is close to its probability, relatively, however rare the code
-    was.
+    With EVEN_SHARE every weight over 2**62 is close to its probability, relatively, however rare
+    the code was.
 
     Args:
         probabilities: (V, m), each row sums to 1.
@@ -280,7 +283,7 @@ def with_even(probabilities: np.ndarray, share: float = EVEN) -> np.ndarray:
 
     Example:
         >>> rows = with_even(np.array([[1.0, 0.0]]))
-        >>> float(rows[0, 1]) == EVEN / 2
+        >>> float(rows[0, 1]) == EVEN_SHARE / 2
         True
     """
     return (1 - share) * probabilities + share / probabilities.shape[-1]

@@ -85,7 +85,7 @@ def floats(x: Any) -> tuple[np.ndarray, Widen]:
 
 
 def vector(x: Any) -> np.ndarray:
-    """One client's update, converted exactly to NumPy's float32 or float64.
+    """Convert one client's update exactly to NumPy's float32 or float64.
 
     Args:
         x: (d,), see `floats`; also a list of floats.
@@ -305,7 +305,6 @@ class Encoder:
         self._draw.stream()(buffer)
 
     def _encode(self, x: np.ndarray, stream: KeyStream, first: int, out: np.ndarray) -> bool:
-        """Encode a chunk from coordinate `first` on; return False if a number is not finite."""
         # numba is slow to import, and most commands do not need it.
         from randquant.channels import encoding_kernel, packing
 
@@ -519,7 +518,7 @@ def encode_payloads(channel: Channel, x: np.ndarray, keys: Sequence[Key]) -> lis
 def _encode_rows(
     channel: Channel, encoders: Sequence[Encoder], x: np.ndarray, bodies: np.ndarray
 ) -> np.ndarray:
-    """Encode rows; return (n,) bool, True where 32 random bits per draw were enough."""
+    # (n,) bool, False where a row must be encoded again: a tie, or a number that is not finite.
     from randquant.channels import encoding_kernel
 
     width = x.shape[1] + x.shape[1] % 2

@@ -25,6 +25,7 @@ UNSETTLED_BIT = 256
 DITHER_BITS = 32
 """An input's position in its cell is rounded to a multiple of 2**-32."""
 TIE, NOT_FINITE = 1, 2
+"""Statuses of an encoding that stopped early; 0 is success."""
 _BLOCK_SIZE = (
     256  # coordinates; a multiple of 8, so that every block but the last fills whole bytes
 )

@@ -26,8 +26,9 @@ class Moments:
         mae: mean of E|decoded - x|, x uniform.
         mse: mean of E(decoded - x)^2, x uniform.
 
-    The methods `bias_at`, `variance_at`, `mae_at` and `mse_at` are these moments as functions of x:
-    they take float64 of any shape within [-clip, clip] and return an array of that shape.
+    The methods `bias_at` (E[decoded | x] - x), `variance_at`, `mae_at` and `mse_at` are these
+    moments as functions of x: they take float64 of any shape within [-clip, clip] and return an
+    array of that shape.
     """
 
     channel: Channel
@@ -38,19 +39,15 @@ class Moments:
     mse: float
 
     def bias_at(self, x: np.ndarray | float) -> np.ndarray:
-        """E[decoded | x] - x."""
         return _bias(self.channel, *_located(self.channel, x))
 
     def variance_at(self, x: np.ndarray | float) -> np.ndarray:
-        """Var[decoded | x]."""
         return _variance(self.channel, *_located(self.channel, x))
 
     def mae_at(self, x: np.ndarray | float) -> np.ndarray:
-        """E|decoded - x|."""
         return _mae(self.channel, *_located(self.channel, x))
 
     def mse_at(self, x: np.ndarray | float) -> np.ndarray:
-        """E(decoded - x)^2."""
         return _mse(self.channel, *_located(self.channel, x))
 
 

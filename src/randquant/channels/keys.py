@@ -123,7 +123,7 @@ class Key:
         return buffer
 
     def stream(self, start: int = 0) -> KeyStream:
-        """Return a reader of the key's stream that begins at word `start`, an even number."""
+        # As `words`: a cipher block is two words, so the start is even.
         return KeyStream(self._secret, validate.whole("start", start, low=0, high=2**129))
 
     def __repr__(self) -> str:

@@ -38,10 +38,10 @@ __all__ = [
     "add",
     "bare_header",
     "body_bytes",
-    "dimension_of",
     "frame",
     "pack",
     "sizes",
+    "stated_dimension",
     "unpack",
 ]
 
@@ -103,14 +103,14 @@ MAGIC = b"RQPL"
 """First bytes of every payload."""
 
 VERSION = 2
-"""Version of the format; payloads of a version other than this, `PADDED_VERSION` and
-`PARTIAL_VERSION` are refused."""
+"""Version of a payload with a code for each coordinate. Payloads of other versions than this,
+`PADDED_VERSION` and `PARTIAL_VERSION` are refused."""
 
 PADDED_VERSION = 3
 """Version of a payload whose last codes are padding, as a rotated update's are."""
 
 PARTIAL_VERSION = 4
-"""Version of a payload of fewer codes than an update has coordinates (`aggregation.subset`)."""
+"""Version of a payload with fewer codes than an update has coordinates (`aggregation.subset`)."""
 
 HEADER = struct.Struct("<4sBBHQ16s8s")
 """Layout of the header, whose fields the module describes."""
@@ -146,7 +146,7 @@ class Format:
     """Codes 0 to levels - 1, with a fingerprint that identifies their meaning.
 
     Example:
-        >>> Format.of(2, "sign", 0.5).bits
+        >>> Format.from_facts(2, "sign", 0.5).bits
         1
     """
 
@@ -154,7 +154,7 @@ class Format:
     fingerprint: bytes
 
     @classmethod
-    def of(cls, levels: int, *facts: str | float) -> Format:
+    def from_facts(cls, levels: int, *facts: str | float) -> Format:
         """Return the format of codes whose meaning these names and numbers determine.
 
         Two sides that differ in any of them refuse each other's payloads.
@@ -165,12 +165,16 @@ class Format:
 
     @property
     def bits(self) -> int:
-        """Bits per code: ceil(log2(levels))."""
         return (self.levels - 1).bit_length()
 
 
 def body_bytes(channel: Coding, dimension: int) -> int:
-    """Return how many bytes `dimension` packed codes of a channel take."""
+    """Return the bytes of `dimension` packed codes, without the header.
+
+    Example:
+        >>> body_bytes(Format.from_facts(3, "five codes in a byte"), 11)
+        3
+    """
     return (_body_bits(channel, dimension) + 7) // 8
 
 
@@ -248,15 +252,15 @@ def sizes(payload: bytes) -> tuple[int, int]:
     return {PADDED_VERSION: (codes, rest), PARTIAL_VERSION: (codes, -rest)}.get(version, (count, 0))
 
 
-def dimension_of(channel: Coding, payload: bytes) -> int:
+def stated_dimension(channel: Coding, payload: bytes) -> int:
     """Read from a payload the number of coordinates of the update, without the padding.
 
     Raises:
         ValueError: the payload is not of this channel, or its length is not the one it states.
 
     Example:
-        >>> coin = Format.of(2, "a coin")
-        >>> dimension_of(coin, pack(coin, np.zeros(1024, dtype=np.uint8), padding=374))
+        >>> coin = Format.from_facts(2, "a coin")
+        >>> stated_dimension(coin, pack(coin, np.zeros(1024, dtype=np.uint8), padding=374))
         650
     """
     size, padding = sizes(payload)
@@ -456,7 +460,7 @@ def _check_range(channel: Coding, codes: np.ndarray) -> None:
 
 
 def floats(dimension: int) -> int:
-    """Return the bytes of an update sent as 32-bit floats, without a header."""
+    # Without a header: baselines on floats have none.
     return 4 * validate.whole("dimension", dimension, low=0)
 
 
@@ -464,7 +468,7 @@ def coded(coding: Coding, size: int) -> int:
     """Return the bytes of `size` codes that the server sees one by one, header included.
 
     Example:
-        >>> coded(Format.of(2, "a bit"), 1024)
+        >>> coded(Format.from_facts(2, "a bit"), 1024)
         168
     """
     return HEADER_BYTES + body_bytes(coding, validate.whole("size", size, low=0))

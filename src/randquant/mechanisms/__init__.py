@@ -24,7 +24,7 @@ from randquant.mechanisms.silent_codes import sparse_ternary
 from randquant.mechanisms.truncated_geometric import qmgeo
 
 if TYPE_CHECKING:
-    from randquant.mechanisms.design import Fisher, Metric, Pure, Renyi, constraint_of, optimal
+    from randquant.mechanisms.design import Fisher, Metric, Pure, Renyi, named_constraint, optimal
     from randquant.mechanisms.from_design import designed
     from randquant.mechanisms.noise import (
         BITS,

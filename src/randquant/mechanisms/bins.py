@@ -9,7 +9,7 @@ from functools import lru_cache
 import numpy as np
 
 from randquant._internal import validate
-from randquant.channels.channel import LARGEST, Channel, from_probabilities
+from randquant.channels.channel import MAX_MAGNITUDE, Channel, from_probabilities
 from randquant.mechanisms.record import (
     CLIP,
     VALUES,
@@ -65,7 +65,7 @@ def two_bins(
         [0.625, 0.25, 0.125]
     """
     clip = validate.real(
-        "clip", clip, above=0, high=LARGEST, why="clip is the largest magnitude sent"
+        "clip", clip, above=0, high=MAX_MAGNITUDE, why="clip is the largest magnitude sent"
     )
     grid = checked_bins(bins, clip)
     lower = _distributions("left", left, [j + 1 for j in range(len(grid) - 1)])
@@ -121,7 +121,7 @@ def erm(clip: float, bins: Sequence[float] | np.ndarray, gamma: float) -> Channe
         2.9267
     """
     gamma = validate.real("gamma", gamma, low=0, high=100, why="weights are exp(-gamma/2) and up")
-    clip = validate.real("clip", clip, above=0, high=LARGEST)
+    clip = validate.real("clip", clip, above=0, high=MAX_MAGNITUDE)
     grid = checked_bins(bins, clip)
     cells = range(len(grid) - 1)
     left = [_exponential(gamma, grid[j] - grid[: j + 1]) for j in cells]

@@ -16,7 +16,7 @@ from scipy import sparse
 
 from randquant._internal import validate
 from randquant._internal.rounding import round_up
-from randquant.channels.channel import LARGEST, Channel, from_probabilities
+from randquant.channels.channel import MAX_MAGNITUDE, Channel, from_probabilities
 from randquant.mechanisms.design_programme import (
     Conditions,
     Group,
@@ -48,8 +48,8 @@ __all__ = [
     "Metric",
     "Pure",
     "Renyi",
-    "constraint_of",
     "least_epsilon",
+    "named_constraint",
     "optimal",
 ]
 
@@ -90,7 +90,7 @@ class Constraint(Protocol):
         ...
 
 
-def constraint_of(name: str, epsilon: float, order: float | None = None) -> Constraint:
+def named_constraint(name: str, epsilon: float, order: float | None = None) -> Constraint:
     """Return the constraint that a command line or a mechanism's parameters name.
 
     Args:
@@ -103,7 +103,7 @@ def constraint_of(name: str, epsilon: float, order: float | None = None) -> Cons
             or an order is given to another constraint than `renyi`.
 
     Example:
-        >>> constraint_of("renyi", 1.0, order=2)
+        >>> named_constraint("renyi", 1.0, order=2)
         Renyi(epsilon=1.0, order=2.0)
     """
     validate.choice("constraint", name, ("pure", "renyi", "l1", "l2", "fisher"))
@@ -385,6 +385,7 @@ class Design:
         value: the channel's exact objective.
         dual_bound: no unbiased channel on these levels and vertices that meets the constraint has
             a smaller objective (up to float64 rounding of the bound).
+        gap: largest possible distance to the optimum, value - dual_bound.
     """
 
     channel: Channel
@@ -395,7 +396,6 @@ class Design:
 
     @property
     def gap(self) -> float:
-        """Largest possible distance to the optimum, value - dual_bound."""
         return self.value - self.dual_bound
 
 
@@ -510,7 +510,7 @@ def least_epsilon(
         >>> round(least_epsilon(1.0, [-3.0, 3.0], Pure(1.0)), 6)  # log(4/2)
         0.693147
     """
-    clip = validate.real("clip", clip, low=1 / LARGEST, high=LARGEST)
+    clip = validate.real("clip", clip, low=1 / MAX_MAGNITUDE, high=MAX_MAGNITUDE)
     grid = validate.array("values", values)
     inputs = validate.whole("inputs", inputs, low=2, high=1000)
     validate.answers("constraint", constraint, "a constraint such as Pure(1.0)", "certify")

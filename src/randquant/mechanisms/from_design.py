@@ -57,7 +57,7 @@ def optimal(
         reach: largest magnitude of a searched level, in units as clip; `mae` needs one.
         objective: `mae`, `mse` or `worst_variance`.
         inputs: vertices between which inputs are dithered; 33, or 129 if levels are searched.
-        constraint: `pure`, or `fisher`, `l1` or `l2`, as in `design.constraint_of`. Use `fisher`
+        constraint: `pure`, or `fisher`, `l1` or `l2`, as in `design.named_constraint`. Use `fisher`
             for updates whose L2 norm is clipped.
 
     Returns:
@@ -95,12 +95,12 @@ def designed(
 
     Args:
         clip, values: as `design.optimal`.
-        epsilon, constraint: the constraint by number and name, as `design.constraint_of`.
+        epsilon, constraint: the constraint by number and name, as `design.named_constraint`.
         options: further arguments of `design.optimal`, all hashable.
     """
     from randquant.mechanisms import design
 
-    bound = design.constraint_of(constraint, epsilon)
+    bound = design.named_constraint(constraint, epsilon)
     return design.optimal(clip, values, constraint=bound, **options).channel
 
 

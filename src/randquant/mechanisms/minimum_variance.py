@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from randquant._internal import validate
-from randquant.channels.channel import LARGEST, Channel
+from randquant.channels.channel import MAX_MAGNITUDE, Channel
 from randquant.mechanisms.from_design import designed
 from randquant.mechanisms.record import (
     CLIP,
@@ -58,7 +58,7 @@ def mvu(
     validate.choice("geometry", geometry, ("pure", "l1", "l2"))
     inputs = validate.whole("inputs", inputs, low=2, high=1000)
     clip = validate.real(
-        "clip", clip, above=0, high=LARGEST, why="clip is the largest magnitude sent"
+        "clip", clip, above=0, high=MAX_MAGNITUDE, why="clip is the largest magnitude sent"
     )
     levels = validate.whole("levels", levels, low=2)
     epsilon = validate.real("epsilon", epsilon, above=0)

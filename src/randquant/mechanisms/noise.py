@@ -20,7 +20,7 @@ import numpy as np
 
 from randquant._internal import validate
 from randquant.channels.keys import Key
-from randquant.privacy.certificates.noise import ABOVE, Noise
+from randquant.privacy.certificates.noise import ROUND_UP_FACTOR, Noise
 from randquant.privacy.divergence import UNIT
 from randquant.privacy.guarantee import LARGEST_COHORT
 
@@ -86,7 +86,6 @@ class CumulativeTable:
 
     @property
     def distance(self) -> float:
-        """Upper bound of the total variation distance to the tabulated law."""
         # Each threshold is rounded by less than one unit, and the tail that is left out is smaller.
         return 2.0 ** (1 - BITS) * (len(self.low) + 1)
 
@@ -160,27 +159,27 @@ class DiscreteGaussian:
     def curvature(self, terms: int) -> float:
         # That of a Gaussian law, 1/(n · sigma^2), plus twice the largest deviation of a sum's log
         # law from it: a second difference has weights 1, -2, 1 (theory/additive.md, Proposition 2).
-        return (1 / (terms * self.variance) + 2 * self._log_deviation(terms)) * ABOVE
+        return (1 / (terms * self.variance) + 2 * self._log_deviation(terms)) * ROUND_UP_FACTOR
 
     def spread(self, terms: int) -> float:
         # n · sigma^2: a discrete Gaussian law is subgaussian with its parameter.
-        return terms * self.variance * ABOVE
+        return terms * self.variance * ROUND_UP_FACTOR
 
     def log_law(self, terms: int, reach: int) -> tuple[np.ndarray, np.ndarray]:
         # The Gaussian law, with the deviation of a sum's as its error.
         logs = -(np.arange(reach + 1.0) ** 2) / (2 * terms * self.variance)
-        return logs, self._log_deviation(terms) * ABOVE + 8 * UNIT * np.abs(logs)
+        return logs, self._log_deviation(terms) * ROUND_UP_FACTOR + 8 * UNIT * np.abs(logs)
 
     def _log_deviation(self, terms: int) -> float:
         # Bound of the difference between the log of a sum's law and a Gaussian's, up to a constant.
         k = np.arange(1, terms)
-        q = np.exp(-2 * math.pi**2 * self.variance * (k / (k + 1))) * ABOVE
+        q = np.exp(-2 * math.pi**2 * self.variance * (k / (k + 1))) * ROUND_UP_FACTOR
         deviation = float(np.sum(np.log1p(2 * q / (1 - q**3)) - np.log1p(-2 * q)))
         return deviation * (1 + terms * UNIT)  # rounding of a sum of `terms` numbers
 
     def distance(self, terms: int) -> float:
         # Each client draws once from the table, and distances of independent draws add up.
-        return terms * self._table().distance * ABOVE
+        return terms * self._table().distance * ROUND_UP_FACTOR
 
     def draw(self, count: int, key: Key) -> np.ndarray:
         return self._table().draw(count, key)
@@ -219,7 +218,7 @@ class Skellam:
         mu = terms * self.variance * (1 - 4 * UNIT)
         c = 1.0 if mu >= 7 else 2.25
         root = math.sqrt(mu * mu + c)
-        return 2 * math.log1p((0.5 + c / (root + mu)) / mu) * ABOVE
+        return 2 * math.log1p((0.5 + c / (root + mu)) / mu) * ROUND_UP_FACTOR
 
     def spread(self, terms: int) -> float:
         """Bound the spread slightly above the variance mu; infinite if mu < 1.
@@ -227,7 +226,7 @@ class Skellam:
         It comes from log E exp(a X) = mu (cosh a - 1).
         """
         mu = terms * self.variance
-        return (mu + 1 / (11 * mu)) * ABOVE if mu >= 1 else math.inf
+        return (mu + 1 / (11 * mu)) * ROUND_UP_FACTOR if mu >= 1 else math.inf
 
     def log_law(self, terms: int, reach: int) -> tuple[np.ndarray, np.ndarray]:
         """Compute the logs of I_k(mu) / I_0(mu), by the recurrence of their ratios downward."""
@@ -247,7 +246,7 @@ class Skellam:
 
     def distance(self, terms: int) -> float:
         # Each client draws twice.
-        return 2 * terms * self._table().distance * ABOVE
+        return 2 * terms * self._table().distance * ROUND_UP_FACTOR
 
     def draw(self, count: int, key: Key) -> np.ndarray:
         # The two Poisson variables must be independent: each has a key of its own.
@@ -300,11 +299,11 @@ class Binomial:
         total, reach = self._window(terms)
         if 2 * reach >= total:
             return math.inf
-        return math.log1p((total + 1) / (total * total / 4 - reach * reach)) * ABOVE
+        return math.log1p((total + 1) / (total * total / 4 - reach * reach)) * ROUND_UP_FACTOR
 
     def spread(self, terms: int) -> float:
         # The variance plus 2, which covers the law outside the window.
-        return (terms * self.trials / 4 + 2) * ABOVE
+        return (terms * self.trials / 4 + 2) * ROUND_UP_FACTOR
 
     def log_law(self, terms: int, reach: int) -> tuple[np.ndarray, np.ndarray]:
         # Of the binomial law itself, up to the end of its support.
@@ -318,9 +317,9 @@ class Binomial:
         total, reach = self._window(terms)
         if 2 * reach >= total:
             return 1.0
-        slope = math.log1p((2 * reach - 1) / (total / 2 - reach + 1)) / ABOVE
+        slope = math.log1p((2 * reach - 1) / (total / 2 - reach + 1)) / ROUND_UP_FACTOR
         outside = 2 * math.exp(-2 * reach * reach / total * (1 - 8 * UNIT)) * (1 + 1 / slope)
-        return (outside + terms * self._table().distance) * ABOVE
+        return (outside + terms * self._table().distance) * ROUND_UP_FACTOR
 
     def draw(self, count: int, key: Key) -> np.ndarray:
         return self._table().draw(count, key)
@@ -429,12 +428,12 @@ class DiscreteLaplace:
 
     @property
     def variance(self) -> float:
-        """Variance of one share: 2p / (1 - p)^2 / clients at p = exp(-1/scale)."""
+        # That of the law, 2p / (1 - p)^2 at p = exp(-1/scale), over the number of shares.
         return 0.5 / math.sinh(0.5 / self.scale) ** 2 / self.clients
 
     def distance(self, terms: int) -> float:
         # Each share is two draws from the table.
-        return 2 * terms * _polya_table(self.scale, self.clients).distance * ABOVE
+        return 2 * terms * _polya_table(self.scale, self.clients).distance * ROUND_UP_FACTOR
 
     def draw(self, count: int, key: Key) -> np.ndarray:
         """Draw (count,) int64, with a key used for nothing else."""

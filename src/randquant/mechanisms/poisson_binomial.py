@@ -7,7 +7,13 @@ import math
 import numpy as np
 
 from randquant._internal import validate
-from randquant.channels.channel import EVEN, LARGEST, Channel, from_probabilities, with_even
+from randquant.channels.channel import (
+    EVEN_SHARE,
+    MAX_MAGNITUDE,
+    Channel,
+    from_probabilities,
+    with_even,
+)
 from randquant.mechanisms.record import (
     CLIP,
     INPUTS,
@@ -64,7 +70,7 @@ def pbm(
         (16, [-1.5, 1.5])
     """
     clip = validate.real(
-        "clip", clip, above=0, high=LARGEST, why="clip is the largest magnitude sent"
+        "clip", clip, above=0, high=MAX_MAGNITUDE, why="clip is the largest magnitude sent"
     )
     theta = validate.real(
         "theta", theta, above=0, high=0.5, why="1/2 + theta·x/clip is a probability"
@@ -87,7 +93,7 @@ def pbm(
 
 def _default_mixing(rows: np.ndarray) -> float:
     # At theta = 1/2 a probability is zero: PBM protects nothing there, and is left as published.
-    return EVEN if 0 < rows.min() < MIN_PROBABILITY else 0.0
+    return EVEN_SHARE if 0 < rows.min() < MIN_PROBABILITY else 0.0
 
 
 def binomial(trials: int, success: np.ndarray, failure: np.ndarray) -> np.ndarray:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from randquant._internal import validate
-from randquant.channels.channel import LARGEST, Channel
+from randquant.channels.channel import MAX_MAGNITUDE, Channel
 from randquant.mechanisms.bins import two_bins
 from randquant.mechanisms.record import (
     CLIP,
@@ -20,7 +20,7 @@ from randquant.mechanisms.record import (
     LEVELS,
     MARGIN,
     MAX_CLOSE_CLIP_COHORT,
-    SHARES,
+    PROBABILITY_GRID,
     CoordinateFamily,
     MechanismRecord,
     Tuning,
@@ -71,10 +71,10 @@ def rqm(clip: float, margin: float, levels: int, keep: float) -> Channel:
         True
     """
     clip = validate.real(
-        "clip", clip, above=0, high=LARGEST, why="clip is the largest magnitude sent"
+        "clip", clip, above=0, high=MAX_MAGNITUDE, why="clip is the largest magnitude sent"
     )
     margin = validate.real(
-        "margin", margin, low=0, high=LARGEST, why="levels must cover [-clip, clip]"
+        "margin", margin, low=0, high=MAX_MAGNITUDE, why="levels must cover [-clip, clip]"
     )
     levels = validate.whole(
         "levels", levels, low=2, high=256, why="a code is one byte, and one level sends nothing"
@@ -180,7 +180,7 @@ RECORDS = (
         example={"clip": 1.5, "margin": 1.5, "levels": 8, "keep": 0.42},
         tuning=Tuning(
             coordinate=CoordinateFamily(
-                lambda target: {"margin": margins(target), "keep": SHARES},
+                lambda target: {"margin": margins(target), "keep": PROBABILITY_GRID},
                 lambda target, at: target.sized(margin=target.clip * at["margin"], keep=at["keep"]),
             ),
             update=_rqm_updates,

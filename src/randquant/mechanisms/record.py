@@ -30,7 +30,7 @@ Point = dict[str, float]
 
 Grid = Sequence[float] | np.ndarray
 
-SHARES = [0.0, 1e-3, 0.01, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 1.0]
+PROBABILITY_GRID = [0.0, 1e-3, 0.01, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 1.0]
 """A grid of probabilities."""
 
 CLIP_RMS_UNITS = 4.0
@@ -102,6 +102,12 @@ class UpdateSetting:
         clip_norm: L2 clipping threshold of a whole update.
         neighboring: the neighbouring relation.
         coordinates: how many coordinates of a rotated update are sent; None for all.
+        size: coordinates of a rotated update, the dimension padded to a power of two.
+        sharing: clients that share the noise, those of a sum; otherwise one.
+        part: norm of what is sent of an update over clip_norm, see `aggregation.subset`.
+        levels: most codes of a channel.
+        clip: clipping threshold of a rotated coordinate, at most clip_norm.
+        distance: largest L2 distance between two neighbouring updates.
     """
 
     dimension: int
@@ -128,36 +134,29 @@ class UpdateSetting:
 
     @property
     def size(self) -> int:
-        """Coordinates of a rotated update: the dimension padded to a power of two."""
         return 1 << (self.dimension - 1).bit_length()
 
     @property
     def sharing(self) -> int:
-        """Number of clients that share the noise: those of a sum, otherwise one."""
         return self.cohort if self.trust == "aggregate" else 1
 
     @property
     def part(self) -> float:
-        """Norm of what is sent of an update over clip_norm, see `aggregation.subset`."""
         return 1.0 if self.coordinates is None else math.sqrt(self.coordinates / self.size)
 
     @property
     def levels(self) -> int:
-        """Most codes of a channel."""
         return 2 ** min(self.bits, 8)
 
     @property
     def clip(self) -> float:
-        """Clipping threshold of a rotated coordinate, at most clip_norm."""
         return self.clip_at(CLIP_RMS_UNITS)
 
     def clip_at(self, rms_units: float) -> float:
-        """Return the threshold at `rms_units`, in units of clip_norm / sqrt(coordinates)."""
         return six_digits(min(rms_units / math.sqrt(self.size), 1.0) * self.clip_norm)
 
     @property
     def distance(self) -> float:
-        """Largest L2 distance between two neighbouring updates."""
         return (2 if self.neighboring == "replace_one" else 1) * self.clip_norm
 
 
@@ -279,6 +278,7 @@ class MechanismRecord:
         implied: from the parameters to those that the constructor then chooses by itself and that
             change a figure: commands print them, and say how to turn them off.
         place: its position in lists and tables, which are ordered by place, then by name.
+        parameters: names of the mechanism's own parameters, those without `run_settings`.
 
     Raises:
         ValueError: the name is malformed, a parameter cannot be given by name, or help or the
@@ -330,7 +330,6 @@ class MechanismRecord:
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        """The mechanism's own parameters: those of the constructor without settings of a run."""
         return tuple(name for name in self.signature if name not in self.run_settings)
 
     def meaning(self, parameter: str) -> str:

@@ -46,7 +46,7 @@ def add(record: MechanismRecord) -> None:
 
 
 def known_mechanisms() -> dict[str, MechanismRecord]:
-    """Every record in the table, by name: channels first, then by place and name.
+    """Return every record in the table, by name: channels first, then by place and name.
 
     Whole-update mechanisms are included once `randquant.aggregation` is imported; its
     `all_mechanisms` therefore always includes them.
@@ -56,7 +56,7 @@ def known_mechanisms() -> dict[str, MechanismRecord]:
 
 
 def channel_mechanisms() -> dict[str, MechanismRecord]:
-    """The records whose constructor returns a Channel, by name.
+    """Return the records whose constructor returns a Channel, by name.
 
     Example:
         >>> record = channel_mechanisms()["pbm"]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from randquant._internal import validate
-from randquant.channels.channel import LARGEST, Channel, from_probabilities
+from randquant.channels.channel import MAX_MAGNITUDE, Channel, from_probabilities
 from randquant.mechanisms.record import (
     CLIP,
     MARGIN,
@@ -56,9 +56,9 @@ def sparse_ternary(clip: float, margin: float, rate: float) -> Channel:
                [0.075, 0.75 , 0.175]]))
     """
     clip = validate.real(
-        "clip", clip, above=0, high=LARGEST, why="clip is the largest magnitude sent"
+        "clip", clip, above=0, high=MAX_MAGNITUDE, why="clip is the largest magnitude sent"
     )
-    margin = validate.real("margin", margin, low=0, high=LARGEST - clip)
+    margin = validate.real("margin", margin, low=0, high=MAX_MAGNITUDE - clip)
     reach = clip + margin
     rate = validate.real(
         "rate", rate, low=clip / reach, high=1, why="rate/2 - clip/(2 reach) is a probability"

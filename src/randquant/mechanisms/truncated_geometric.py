@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from randquant._internal import validate
-from randquant.channels.channel import LARGEST, Channel, from_probabilities
+from randquant.channels.channel import MAX_MAGNITUDE, Channel, from_probabilities
 from randquant.mechanisms.record import (
     CLIP,
     LEVELS,
-    SHARES,
+    PROBABILITY_GRID,
     CoordinateFamily,
     MechanismRecord,
     Tuning,
@@ -57,7 +57,7 @@ def qmgeo(clip: float, levels: int, p: float, mixing: float = 0.0) -> Channel:
         4.1431
     """
     clip = validate.real(
-        "clip", clip, above=0, high=LARGEST, why="clip is the largest magnitude sent"
+        "clip", clip, above=0, high=MAX_MAGNITUDE, why="clip is the largest magnitude sent"
     )
     levels = validate.whole(
         "levels", levels, low=2, high=256, why="a code is one byte, and one level sends nothing"
@@ -113,7 +113,7 @@ RECORDS = (
         tuning=Tuning(
             coordinate=CoordinateFamily(
                 lambda target: {
-                    "p": [1e-3, *SHARES[4:-1], 0.999],
+                    "p": [1e-3, *PROBABILITY_GRID[4:-1], 0.999],
                     "mixing": np.geomspace(1e-9, 0.5, 19),
                 },
                 lambda target, at: target.sized(p=at["p"], mixing=at["mixing"]),

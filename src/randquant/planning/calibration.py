@@ -17,7 +17,7 @@ from randquant._internal.rounding import round_up
 from randquant.privacy.accounting.accountant import account, account_at, gaussian_order
 from randquant.privacy.accounting.gaussian import gaussian_epsilon, gaussian_noise
 from randquant.privacy.accounting.release import Release, Releasing, check_examples
-from randquant.privacy.accounting.sampling import HiddenCohorts, release_of
+from randquant.privacy.accounting.sampling import HiddenCohorts, run_release
 from randquant.privacy.guarantee import NEIGHBORINGS, Guarantee, Neighboring
 
 # The search for a noise level that meets a target: by a bracket on a logarithmic scale.
@@ -332,7 +332,7 @@ def calibrate(
 
     def released(noise: float) -> tuple[M, Release]:
         mechanism = build(noise)
-        release = release_of(
+        release = run_release(
             mechanism, dimension, rounds, neighboring, examples=examples, cohorts=cohorts
         )
         if release is None:

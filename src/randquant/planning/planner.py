@@ -10,7 +10,7 @@ from typing import Any, Literal
 from randquant._internal import validate
 from randquant._internal.progress import report, step, waiting
 from randquant.aggregation.baselines import LocalGaussian
-from randquant.aggregation.layout import dimension_of
+from randquant.aggregation.layout import update_dimension
 from randquant.aggregation.registry import all_mechanisms, known_name
 from randquant.mechanisms.noise import NOISES
 from randquant.planning.calibration import OutOfReach, calibrate
@@ -143,7 +143,7 @@ def plan(
     refuse_spent(privacy, epsilon, delta)
     need = _checked(
         Need(
-            dimension_of(dimension) + len(privacy.numbers), population, cohort, rounds, epsilon,
+            update_dimension(dimension) + len(privacy.numbers), population, cohort, rounds, epsilon,
             delta, trust, privacy, mean_norm=mean_norm,
         )
     )  # fmt: skip

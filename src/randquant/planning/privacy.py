@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from randquant._internal import declared, validate
 from randquant._internal.serialization import from_json
-from randquant.aggregation.alongside import Number
+from randquant.aggregation.auxiliary_numbers import Number
 from randquant.privacy.accounting.sampling import Draw
 from randquant.privacy.guarantee import Guarantee, Neighboring
 
@@ -90,7 +90,7 @@ def refuse_spent(privacy: Privacy, epsilon: float | None, delta: float) -> None:
         ValueError: something was spent; the message says what is left of the target.
     """
     if privacy.spent is not None:
-        left = privacy.spent.left_of(math.inf if epsilon is None else epsilon, delta)
+        left = privacy.spent.remaining(math.inf if epsilon is None else epsilon, delta)
         raise ValueError(
             f"Expected no spent but in randquant.train, got {privacy.spent}: give what is left, "
             f"epsilon={left[0]} and delta={left[1]}, and add the two guarantees."

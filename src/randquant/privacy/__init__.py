@@ -13,9 +13,8 @@ if TYPE_CHECKING:
         account_at,
         gaussian_order,
     )
-    from randquant.privacy.accounting.bell import bell_square
     from randquant.privacy.accounting.composition import (
-        SLIP,
+        LOSS_ERROR,
         Mixture,
         compose,
         compose_pairs,
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
         log_gaussian_delta,
         step_square,
     )
+    from randquant.privacy.accounting.gaussian_domination import unit_squared_mu
     from randquant.privacy.accounting.ledger import Ledger
     from randquant.privacy.accounting.martingale import (
         MAX_NORMAL_DERIVATIVES,
@@ -67,14 +67,14 @@ if TYPE_CHECKING:
         HiddenCohorts,
         Sampled,
         amplified,
-        release_of,
+        run_release,
     )
     from randquant.privacy.certificates.coordinate import certify, certify_pair
     from randquant.privacy.certificates.file import channel_record, load_channel, save_channel
     from randquant.privacy.certificates.noise import shift_divergence
     from randquant.privacy.certificates.sum_bits import SCALE, Bits, LogBinomial
     from randquant.privacy.certificates.sum_certificate import attained, by_distance, certify_sum
-    from randquant.privacy.certificates.sum_curvature import LARGEST_SUM, kappa_sum
+    from randquant.privacy.certificates.sum_curvature import MAX_SUM_CLIENTS, kappa_sum
     from randquant.privacy.certificates.sum_laws import (
         NO_TRIM_FLOOR_BITS,
         ClientRows,

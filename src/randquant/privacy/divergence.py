@@ -113,7 +113,7 @@ def hockey_stick(
 
 
 def log_ratio(p: np.ndarray, q: np.ndarray) -> np.ndarray:
-    """log(p/q), within a relative 16 units; +inf where only q is 0; -inf where p is 0."""
+    """Compute log(p/q) within a relative 16 units; +inf where only q is 0; -inf where p is 0."""
     difference = (p - q).astype(np.float64)
     top, bottom = p.astype(np.float64), q.astype(np.float64)
     bottom = np.where(bottom == 0, 1.0, bottom)
@@ -132,7 +132,7 @@ def _max_divergence(ratio: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _near_one(mass: np.ndarray, exponents: np.ndarray, codes: int) -> tuple[np.ndarray, np.ndarray]:
-    """log E[exp(z)] for |z| <= 1, summing exp(z) - 1: small divergences keep their digits."""
+    # |z| <= 1 throughout: summing exp(z) - 1 keeps the digits of small divergences.
     terms = mass * np.expm1(exponents)
     excess = np.maximum(terms.sum(axis=-1), 0.0)  # the true value is never negative
     # theory/rounding.md, Proposition 3: 39 units a term and one for each sum; log1p 9.
@@ -144,7 +144,7 @@ def _near_one(mass: np.ndarray, exponents: np.ndarray, codes: int) -> tuple[np.n
 def _far_from_one(
     mass: np.ndarray, exponents: np.ndarray, largest: np.ndarray, codes: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """log E[exp(z)] by shifting with the largest exponent that has mass."""
+    # Shifted by the largest exponent that has mass, so that nothing overflows.
     shift = np.where(mass > 0, exponents, -np.inf).max(axis=-1)
     with np.errstate(under="ignore"):
         terms = mass * np.exp(np.minimum(exponents - shift[..., None], 0.0))

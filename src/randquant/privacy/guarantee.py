@@ -31,7 +31,7 @@ MODEL_TERMS = (
 """When a guarantee under `model` trust may be claimed; printed wherever one is."""
 
 SIMULATED = "simulation from a seed: protects nobody"
-"""What is said beside a guarantee of a run whose noise can be undone by all who know its seed."""
+"""Note printed with a guarantee of a run whose noise everybody who knows its seed can undo."""
 
 Unit = Literal["client", "example"]
 """What a guarantee protects: all data of one client, or one of its examples."""
@@ -42,8 +42,9 @@ LARGEST_COHORT = 10**6
 """Most clients in one sum: beyond, its curvature would take long to bound."""
 
 
-CROSSED = 1e-9
-"""Two ends that are found apart may cross by so much, relatively, where both are exact."""
+CROSSING_TOLERANCE = 1e-9
+"""Relative amount by which two ends that are computed separately may cross where both are exact:
+millions of roundings of float64, and far less than any digit that is printed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ class Interval:
 
     @property
     def width(self) -> float:
-        """Upper minus lower; zero when both ends are infinite."""
+        # Two infinite ends differ by nothing; their difference would be NaN.
         return 0.0 if math.isinf(self.lower) else self.upper - self.lower
 
 
@@ -85,10 +86,10 @@ class Guarantee:
             docs/sampling.md for when that may be claimed.
         unit: what is protected: all data of a `client`, or one `example` of a client.
         simulated: whether the run drew its noise from a seed. The guarantee is then that of the
-            same run with secret keys: whoever knows the seed can undo the noise.
+            same run with secret keys: everybody who knows the seed can undo the noise.
 
     Raises:
-        ValueError: epsilon is negative, delta is no probability, or one of them is no number.
+        ValueError: epsilon is negative or delta not a probability, or one of them is not a number.
     """
 
     epsilon: float
@@ -109,9 +110,9 @@ class Guarantee:
             raise ValueError(f"Expected 0 <= delta <= 1, got delta={self.delta}.")
 
     def __add__(self, other: Guarantee) -> Guarantee:
-        """What holds of both together, one after the other: epsilons add, and deltas.
+        """Return the guarantee of both together, one after the other: epsilons add, and deltas.
 
-        `rq.account` of both releases is closer, where they are at hand.
+        `rq.account` of both releases is tighter, where they are at hand.
 
         Raises:
             ValueError: they protect something else, or against somebody else.
@@ -133,20 +134,20 @@ class Guarantee:
                     f"{getattr(other, what)}: ask for both in one way."
                 )
         return Guarantee(
-            _added(self.epsilon, other.epsilon), min(_added(self.delta, other.delta), 1.0),
+            _sum_above(self.epsilon, other.epsilon), min(_sum_above(self.delta, other.delta), 1.0),
             self.neighboring, self.trust, math.inf, self.releases + other.releases,
             hidden=self.hidden or other.hidden, unit=self.unit,
             simulated=self.simulated or other.simulated,
         )  # fmt: skip
 
-    def left_of(self, epsilon: float, delta: float) -> tuple[float, float]:
-        """What a target leaves for more when this is spent of it, rounded down.
+    def remaining(self, epsilon: float, delta: float) -> tuple[float, float]:
+        """Return (epsilon, delta) that a target leaves after this guarantee, rounded down.
 
         Raises:
             ValueError: it leaves nothing.
 
         Example:
-            >>> Guarantee(3.0, 0.0, "replace_one", "local", math.inf, 1).left_of(8.0, 1e-5)
+            >>> Guarantee(3.0, 0.0, "replace_one", "local", math.inf, 1).remaining(8.0, 1e-5)
             (5.0, 1e-05)
         """
         if self.epsilon >= epsilon or self.delta >= delta > 0 or self.delta > delta:
@@ -155,7 +156,7 @@ class Guarantee:
                 f"{self.delta}, got epsilon={epsilon} at delta={delta}: nothing is left; raise "
                 f"{'epsilon' if self.epsilon >= epsilon else 'delta'} by what the rest may cost."
             )
-        return 0.0 - _added(-epsilon, self.epsilon), 0.0 - _added(-delta, self.delta)
+        return 0.0 - _sum_above(-epsilon, self.epsilon), 0.0 - _sum_above(-delta, self.delta)
 
     def __str__(self) -> str:
         about = self.neighboring if self.unit == "client" else f"{self.neighboring} {self.unit}"
@@ -169,8 +170,7 @@ class Guarantee:
         )
 
 
-def _added(one: float, other: float) -> float:
-    """A sum, rounded up."""
+def _sum_above(one: float, other: float) -> float:
     total = one + other
     if math.isinf(total) or Fraction(total) >= Fraction(one) + Fraction(other):
         return total
@@ -178,22 +178,22 @@ def _added(one: float, other: float) -> float:
 
 
 def at_most(lower: float, upper: float) -> float:
-    """Return a lower end that was found apart from the upper one: at most the upper one.
+    """Return a lower end that was computed separately from the upper one, capped by the upper one.
 
     Raises:
-        ArithmeticError: it is above it by more than rounding, so one of the two is no bound.
+        ArithmeticError: it is larger by more than rounding, so one of the two is no bound.
 
     Example:
         >>> at_most(1.0 + 1e-15, 1.0)
         1.0
     """
-    if not lower <= upper * (1 + CROSSED):
+    if not lower <= upper * (1 + CROSSING_TOLERANCE):
         raise ArithmeticError(f"Attained {lower}, above the bound {upper}: please report this.")
     return min(lower, upper)
 
 
 def rounded_up(value: float) -> float:
-    """Above the exact value of a few products or sums of non-negative floats that `value` rounds.
+    """Raise `value` above the exact result of a few products or sums of non-negative floats.
 
     Each float operation is off by at most 2**-53 of its result; eight of them are paid for.
 

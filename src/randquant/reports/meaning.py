@@ -44,7 +44,7 @@ def promise(guarantee: Guarantee) -> str:
 
 
 def hostile(line: str) -> list[tuple[str, str]]:
-    """Return a paragraph on the sentence of `one_client`, or none if that is empty."""
+    """Return a paragraph on the sentence of `describe_influence`, or none if that is empty."""
     return (
         [("What one client can do to the mean.", f"{line[0].upper()}{line[1:]}.")] if line else []
     )

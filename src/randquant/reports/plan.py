@@ -8,7 +8,7 @@ from typing import Any
 from randquant._internal import formatting
 from randquant._internal.formatting import count, minus
 from randquant._internal.rounding import round_up
-from randquant.aggregation.hostile import one_client
+from randquant.aggregation.worst_case_influence import describe_influence
 from randquant.mechanisms.registry import channel_mechanisms, notes_on
 from randquant.planning.plans import Candidate, DecodedError, Need, Plan, code
 from randquant.privacy.guarantee import MODEL_TERMS
@@ -238,7 +238,7 @@ def _hostile(plan: Plan) -> list[str]:
     # Only in a sum: under local trust the server sees each update, and can leave it out.
     if plan.recommended is None or plan.need.trust != "aggregate":
         return []
-    line = one_client(plan.mechanism, plan.need.dimension, plan.need.cohort)
+    line = describe_influence(plan.mechanism, plan.need.dimension, plan.need.cohort)
     return [line] if line else []
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from randquant._internal import formatting
 from randquant._internal.formatting import minus
 from randquant._internal.serialization import write_atomic
-from randquant.aggregation.hostile import one_client
+from randquant.aggregation.worst_case_influence import describe_influence
 from randquant.channels.channel import Channel
 from randquant.mechanisms.registry import notes_on
 from randquant.privacy.certificates.coordinate import certify
@@ -76,7 +76,7 @@ def _rendered(record: RunRecord, folder: Path) -> str:
         return render(record, baseline)
     # Clients' numbers, such as their loss, are further coordinates of the same update.
     dimension = record.summary.dimension + len(record.config.privacy.numbers)
-    sentence = one_client(mechanism, dimension, record.config.cohort)
+    sentence = describe_influence(mechanism, dimension, record.config.cohort)
     return render(record, baseline, channel, sentence)
 
 

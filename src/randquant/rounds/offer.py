@@ -11,11 +11,11 @@ from typing import Any
 
 from randquant._internal import validate
 from randquant._internal.serialization import to_json
-from randquant.aggregation.alongside import Alongside, Number
+from randquant.aggregation.auxiliary_numbers import AuxiliaryNumbers, Number
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.registry import all_mechanisms, from_record
 from randquant.privacy.accounting.release import Release
-from randquant.privacy.accounting.sampling import release_of
+from randquant.privacy.accounting.sampling import run_release
 from randquant.privacy.guarantee import Neighboring, Trust
 from randquant.rounds.parameter_free import squared_noise
 from randquant.rounds.parameter_layout import BUFFER_MODES, Buffers
@@ -62,7 +62,7 @@ class Offer:
     dimension: int
     parts: tuple[str, ...] = ()
     buffers: Buffers = "refuse"
-    scalars: Alongside | None = None
+    scalars: AuxiliaryNumbers | None = None
     examples: int | None = None
     scaled: bool = False
     _text: str = field(init=False, repr=False, compare=False)
@@ -152,7 +152,7 @@ class Offer:
         An offer of local trust is always composed as a sum of one client, since the server sees
         each client's codes. Under `local` trust an offer for a sum is composed in the same way.
         """
-        release = release_of(
+        release = run_release(
             self.mechanism, self.dimension, rounds, neighboring,
             examples=self.examples, numbers=self.scalars is not None,
         )  # fmt: skip
@@ -213,7 +213,7 @@ class Offer:
         return hashlib.sha256(self._text.encode()).hexdigest()
 
 
-def _scalars_record(scalars: Alongside) -> dict[str, Any]:
+def _scalars_record(scalars: AuxiliaryNumbers) -> dict[str, Any]:
     # Without the norm, which is the mechanism's.
     return {
         "numbers": [[n.name, n.low, n.high, n.share] for n in scalars.numbers],
@@ -221,12 +221,12 @@ def _scalars_record(scalars: Alongside) -> dict[str, Any]:
     }
 
 
-def _read_scalars(record: Mapping[str, Any], mechanism: UpdateMechanism) -> Alongside:
+def _read_scalars(record: Mapping[str, Any], mechanism: UpdateMechanism) -> AuxiliaryNumbers:
     # Invert `_scalars_record`; a TypeError or ValueError of any kind refuses the offer.
     if mechanism.clip_norm is None or record.keys() != {"numbers", "weight"}:
         raise ValueError("a clipped update cannot carry its numbers")
     numbers = tuple(Number(*fields) for fields in record["numbers"])
-    return Alongside(mechanism.clip_norm, numbers, record["weight"])
+    return AuxiliaryNumbers(mechanism.clip_norm, numbers, record["weight"])
 
 
 def _read(text: str) -> Offer:

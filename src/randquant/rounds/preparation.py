@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from randquant.aggregation.alongside import Alongside
+from randquant.aggregation.auxiliary_numbers import AuxiliaryNumbers
 from randquant.aggregation.clipping import scale_to_norm, shorten
 
 NO_NUMBERS: Mapping[str, float] = {}
@@ -38,7 +38,7 @@ class UpdatePreparation:
 
     length: float | None = None
     noise: float = 0.0
-    scalars: Alongside | None = None
+    scalars: AuxiliaryNumbers | None = None
 
     @property
     def extra(self) -> int:
@@ -66,4 +66,4 @@ class UpdatePreparation:
         if self.length is not None:
             scaled = scale_to_norm(update, self.length)
             update = shorten(scaled, weights, relative_loss, self.noise)
-        return update if self.scalars is None else self.scalars.joined(update, numbers)
+        return update if self.scalars is None else self.scalars.join(update, numbers)

@@ -213,7 +213,7 @@ def upload_format(mechanism: UpdateMechanism, session: bytes, client: int) -> Fo
     coding = mechanism.coding
     assert coding is not None  # as in `addressed`
     facts = ("upload", coding.fingerprint.hex(), session.hex(), str(client))
-    return Format.of(coding.levels, *facts)
+    return Format.from_facts(coding.levels, *facts)
 
 
 def public_seed(session: bytes) -> int:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from randquant._internal import validate
-from randquant.aggregation.alongside import Alongside
-from randquant.aggregation.hostile import one_client
+from randquant.aggregation.auxiliary_numbers import AuxiliaryNumbers
 from randquant.aggregation.mechanism import UpdateMechanism
+from randquant.aggregation.worst_case_influence import describe_influence
 from randquant.planning.privacy import CLIP_NORM, Privacy
 from randquant.rounds.accountant import RoundEvent, RunAccountant
 from randquant.rounds.history import History, Measured, RoundRow
@@ -62,7 +62,7 @@ class ServerRun:
         mechanism: UpdateMechanism,
         accountant: RunAccountant,
         log: Log,
-        scalars: Alongside | None = None,
+        scalars: AuxiliaryNumbers | None = None,
         patience: int = 3,
         untuned: UntunedSteps | None = None,
         store: ServerStore | None = None,
@@ -139,7 +139,7 @@ class ServerRun:
                 arrays = self._arrays(*initial())
                 self.store.create(run, account, number - 1, arrays, self.history)
             self._has_file = True
-        hostile = one_client(offer.mechanism, offer.dimension, len(clients))
+        hostile = describe_influence(offer.mechanism, offer.dimension, len(clients))
         if hostile and self._offer is None:  # one line a run, not one a round
             self._log(INFO, f"randquant: {hostile}.")
         self._offer = offer
@@ -152,7 +152,7 @@ class ServerRun:
         mean = round_sum.mean()
         # All from here on is a function of the released mean: post-processing, which costs nothing.
         if self.scalars is not None:
-            mean, self.numbers = self.scalars.parted(mean)
+            mean, self.numbers = self.scalars.separate(mean)
         if self.untuned is None:
             return mean
         offer, clients = round_sum.offer, round_sum.clients
@@ -285,7 +285,7 @@ class ServerRun:
         summed = [row.asked - row.dropped for row in self.history if not row.failed]
         if self._offer is None or not summed:
             return ""
-        return one_client(self._offer.mechanism, self._offer.dimension, summed[-1])
+        return describe_influence(self._offer.mechanism, self._offer.dimension, summed[-1])
 
     def _note(
         self, number: int, requested: int, dropped: int, sizes: Mapping[str, int], reason: str = ""
@@ -312,7 +312,7 @@ def _kinds(model: Arrays) -> list[tuple[str, np.dtype, tuple[int, ...]]]:
     return [(name, array.dtype, array.shape) for name, array in model.items()]
 
 
-def scalar_encoder(mechanism: UpdateMechanism, privacy: Privacy) -> Alongside | None:
+def scalar_encoder(mechanism: UpdateMechanism, privacy: Privacy) -> AuxiliaryNumbers | None:
     """Return the encoder of the numbers that settings send with an update; None if there are none.
 
     Raises:
@@ -336,4 +336,4 @@ def scalar_encoder(mechanism: UpdateMechanism, privacy: Privacy) -> Alongside | 
             f"{mechanism!r}, which clips coordinates one by one: numbers share the norm of an "
             "update."
         )
-    return Alongside(mechanism.clip_norm, privacy.read_numbers, privacy.weighted_by)
+    return AuxiliaryNumbers(mechanism.clip_norm, privacy.read_numbers, privacy.weighted_by)

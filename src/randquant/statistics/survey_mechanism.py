@@ -11,7 +11,7 @@ import numpy as np
 
 from randquant._internal import validate
 from randquant.aggregation.defaults import MechanismDefaults
-from randquant.aggregation.payloads import each, enough
+from randquant.aggregation.payloads import check_cohort_size, for_each_payload
 from randquant.channels import wire
 from randquant.channels.keys import Key
 from randquant.privacy.accounting.release import Release
@@ -107,7 +107,7 @@ class SurveyMechanism(MechanismDefaults):
     @property
     def coding(self) -> wire.Format:
         """The payload's format: remainders modulo a power of two that no sum exceeds."""
-        return wire.Format.of(1 << self.terms.bits, "survey", self.survey)
+        return wire.Format.from_facts(1 << self.terms.bits, "survey", self.survey)
 
     def size(self, dimension: int) -> int:
         """Return the number of integers that are sent: coordinates without the digest."""
@@ -169,14 +169,16 @@ class SurveyMechanism(MechanismDefaults):
 
     def mean_vector(self, payloads: Sequence[bytes], dimension: int, key: Key | None) -> np.ndarray:
         totals = np.zeros(self.size(dimension), np.int64)
-        each(payloads, lambda payload: wire.add(self.coding, payload, totals, -DIGEST_NUMBERS))
+        for_each_payload(
+            payloads, lambda payload: wire.add(self.coding, payload, totals, -DIGEST_NUMBERS)
+        )
         return self.decode(totals, len(payloads), dimension)
 
     def decode(
         self, totals: np.ndarray, clients: int, dimension: int, bits: int | None = None
     ) -> np.ndarray:
         """Return the mean vector of a sum of remainders, with zeros in place of the digest."""
-        enough(clients, self.cohort)
+        check_cohort_size(clients, self.cohort)
         # The sum lies between -half and half: its remainder determines it.
         half = 1 << (self.terms.bits - 1)
         centred = ((totals + half) & (2 * half - 1)) - half

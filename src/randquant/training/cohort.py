@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from randquant.aggregation.alongside import EXAMPLES
+from randquant.aggregation.auxiliary_numbers import EXAMPLES
 from randquant.aggregation.mechanism import CoordinateError, UpdateMechanism
 from randquant.channels.keys import Key
 from randquant.local_training.client import Learner
@@ -214,7 +214,7 @@ class RoundCollector:
     ) -> tuple[np.ndarray, dict[str, float] | None]:
         if (scalars := self.preparation.scalars) is None:
             return mean, None
-        update, numbers = scalars.parted(mean)
+        update, numbers = scalars.separate(mean)
         assert noise is not None  # `prepare` refuses numbers where the mechanism states no error
         deviation = noise.number_deviation
         deviations = {f"{name}_deviation": scalars.deviation(name, deviation) for name in numbers}

@@ -8,7 +8,7 @@ from typing import Any
 
 from randquant._internal import formatting
 from randquant._internal.serialization import to_json
-from randquant.aggregation.alongside import Alongside
+from randquant.aggregation.auxiliary_numbers import AuxiliaryNumbers
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.registry import from_record, update_mechanism
 from randquant.privacy.guarantee import NEIGHBORINGS
@@ -72,7 +72,9 @@ def sent(config: TrainConfig, dimension: int) -> str:
     return words + (f" and {formatting.count(count, 'number')} beside them" if count else "")
 
 
-def scalars_with_updates(config: TrainConfig, mechanism: UpdateMechanism) -> Alongside | None:
+def scalars_with_updates(
+    config: TrainConfig, mechanism: UpdateMechanism
+) -> AuxiliaryNumbers | None:
     """Return the scalars that are sent with each update, or None.
 
     Raises:
@@ -86,7 +88,7 @@ def scalars_with_updates(config: TrainConfig, mechanism: UpdateMechanism) -> Alo
             "Expected a clip_norm with numbers, got None: numbers share the norm of an update, "
             "and coordinates are clipped one by one here."
         )
-    return Alongside(mechanism.clip_norm, privacy.read_numbers, privacy.weighted_by)
+    return AuxiliaryNumbers(mechanism.clip_norm, privacy.read_numbers, privacy.weighted_by)
 
 
 def mechanism_record(mechanism: UpdateMechanism) -> dict[str, Any]:

@@ -75,7 +75,7 @@ def _need(config: TrainConfig, problem: Problem, key: Key) -> tuple[Need, int | 
     # Calibrated to what is left of the target, so that the total meets it.
     target = config.stop_at_epsilon, config.delta
     spent = spent_before(config, problem)
-    left = target if spent is None else spent.left_of(*target)
+    left = target if spent is None else spent.remaining(*target)
     need = Need(
         problem.dimension + len(privacy.numbers), config.task.population, config.cohort,
         config.rounds, *left, trust, privacy, most, hidden,

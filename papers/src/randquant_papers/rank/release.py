@@ -31,7 +31,7 @@ class RankPairs:
         # rank-theory.md, Propositions 1 and 3; rounded by theory/composition.md, Proposition 4.
         pairs = self.table.pairs(self.neighboring)
         # Python integers: the sum of the second pair's rows is beyond 64 bits.
-        return tuple(PrivacyLoss.of(p, q, p.sum()) for p, q in pairs)
+        return tuple(PrivacyLoss.from_rows(p, q, p.sum()) for p, q in pairs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from randquant.aggregation.registry import all_mechanisms, update_mechanism
 from randquant.cli.options import Command, NamedMechanism, Output, selected_fields
 from randquant.mechanisms.registry import build, channel_mechanisms, notes_on
 from randquant.privacy.accounting.accountant import account
-from randquant.privacy.accounting.sampling import HiddenCohorts, release_of
+from randquant.privacy.accounting.sampling import HiddenCohorts, run_release
 from randquant.privacy.certificates.coordinate import certify
 from randquant.privacy.guarantee import MODEL_TERMS, Guarantee, Neighboring, Trust
 from randquant.training.config import Delta
@@ -60,7 +60,7 @@ def run(
     cohorts = _cohorts(rounds, participation, of_rounds, everybody_sends, trust)
 
     def guarantee_for(examples: int | None) -> Guarantee:
-        release = release_of(
+        release = run_release(
             mechanism, dimension, rounds if cohorts is None else cohorts.rounds, neighboring,
             examples=examples, cohorts=cohorts,
         )  # fmt: skip

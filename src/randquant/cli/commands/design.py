@@ -50,7 +50,7 @@ def run(
     from randquant.reports.comparison import page
 
     best = design.optimal(
-        clip, values, constraint=design.constraint_of(constraint, epsilon, order),
+        clip, values, constraint=design.named_constraint(constraint, epsilon, order),
         objective=objective, inputs=inputs, density=density, levels=levels, reach=reach,
         symmetric=not free, lattice=lattice,
     )  # fmt: skip

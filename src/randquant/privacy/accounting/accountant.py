@@ -91,9 +91,9 @@ def account(
         check_release("each release", release)
     quick = validate.flag("quick", quick)
     delta = validate.real("delta", delta, low=0, below=1, why="delta is a small probability")
-    trust = _one("trust", [release.trust for release in releases])
-    neighboring = _one("neighboring", [release.neighboring for release in releases])
-    unit = _one("unit", [release.unit for release in releases])
+    trust = _common_word("trust", [release.trust for release in releases])
+    neighboring = _common_word("neighboring", [release.neighboring for release in releases])
+    unit = _common_word("unit", [release.unit for release in releases])
     total = sum(release.releases for release in releases)
     distance = rounded_up(math.fsum(release.distance for release in releases))
     # theory/accounting.md, Proposition 3.
@@ -108,14 +108,15 @@ def account(
         pure = [release.renyi(math.inf) for release in releases]
         rest = [one for one, each in zip(releases, pure, strict=True) if each > bound]
         if 0 < len(rest) < len(releases):
-            apart, order, _ = _by_gaussian_noise(rest, left)
-            candidates.append((_sum([apart, *(each for each in pure if each <= bound)]), order))
+            rest_bound, order, _ = _by_gaussian_noise(rest, left)
+            total_bound = _sum([rest_bound, *(each for each in pure if each <= bound)])
+            candidates.append((total_bound, order))
         if _renyi_may_help(releases, left, bound, energy):
             candidates.append(_by_renyi(releases, left, start_order))
         if not quick:
             candidates.append(_by_pairs(releases, left))
     epsilon, order = min(candidates, key=lambda candidate: candidate[0])
-    if not _affordable(distance, epsilon, delta):
+    if not _reserve_pays(distance, epsilon, delta):
         epsilon, order = math.inf, math.inf
     channel = _only_channel(releases)
     if channel is not None:
@@ -127,7 +128,7 @@ def account(
 
 
 def account_at(releases: Sequence[Release], delta: float, order: float) -> float:
-    """Bound epsilon by one Rényi order: in milliseconds what `account` bounds by the best order.
+    """Bound epsilon by one Rényi order, in milliseconds; `account` searches for the best order.
 
     Args:
         releases: as for `account`.
@@ -148,7 +149,7 @@ def account_at(releases: Sequence[Release], delta: float, order: float) -> float
     left = delta * (1 - RESERVED_SHARE) if distance > 0 else delta
     divergence = _composed(releases, order)
     epsilon = divergence if math.isinf(order) else _to_epsilon(divergence, order, left)
-    return epsilon if _affordable(distance, epsilon, delta) else math.inf
+    return epsilon if _reserve_pays(distance, epsilon, delta) else math.inf
 
 
 def gaussian_order(epsilon: float, delta: float) -> float:
@@ -159,12 +160,12 @@ def gaussian_order(epsilon: float, delta: float) -> float:
         3.8
     """
     orders = np.array(ORDERS)
-    # Of Gaussian noise D is rate · order: the order that allows the largest rate.
+    # The divergence of Gaussian noise is rate · order: take the order that allows the largest rate.
     conversion = np.log1p(-1 / orders) - (math.log(delta) + np.log(orders)) / (orders - 1)
     return ORDERS[int(np.argmax((epsilon - conversion) / orders))]
 
 
-def _one(name: str, words: Sequence[str]) -> Any:
+def _common_word(name: str, words: Sequence[str]) -> Any:
     if len(set(words)) != 1:
         raise ValueError(
             f"Expected releases under one {name}, got {sorted(set(words)) or 'none'}: "
@@ -190,7 +191,8 @@ most of an account's time, and where its bounds are tight it is run in vain."""
 
 
 def _by_gaussian_noise(releases: Sequence[Release], delta: float) -> tuple[float, float, float]:
-    """Return (epsilon, order, energy) by comparison with Gaussian noise; infinity without one."""
+    # Returns (epsilon, order, squared distance over variance of the noise): infinite if Gaussian
+    # noise is known to dominate some releases only.
     small = [release.round_loss for release in releases]
     if all(part is not None and part.largest > 0 for part in small):
         bound = _by_parts([part for part in small if part is not None], delta)
@@ -200,7 +202,7 @@ def _by_gaussian_noise(releases: Sequence[Release], delta: float) -> tuple[float
     squares = [release.squared_mu for release in releases]
     # theory/martingale.md, Proposition 5: Gaussian noise adds no error.
     noise = [None if square is None else RoundLoss(square) for square in squares]
-    # Of some releases both are known: many small steps are closer, few hardly.
+    # Some releases have both bounds: that of small steps is the tighter one where there are many.
     choices = [
         [one or another for one, another in zip(noise, small, strict=True)],
         [another or one for one, another in zip(noise, small, strict=True)],
@@ -250,7 +252,7 @@ def _by_pairs(releases: Sequence[Release], delta: float) -> tuple[float, float]:
     """
     known = [release.dominating_pairs for release in releases]
     plain = [r.squared_mu for r, each in zip(releases, known, strict=True) if each is None]
-    pairs, parts = _only_pairs(known)
+    pairs, parts = _common_pairs(known)
     if pairs is None or None in plain:
         return math.inf, math.inf
     # theory/sampling.md, Propositions 15 and 20.
@@ -258,10 +260,9 @@ def _by_pairs(releases: Sequence[Release], delta: float) -> tuple[float, float]:
     return compose_pairs(pairs, parts, delta, noise)
 
 
-def _only_pairs(
+def _common_pairs(
     known: Sequence[tuple[DominatingPairs, int] | None],
 ) -> tuple[DominatingPairs | None, int]:
-    """Return the pairs that dominate all parts of a run, and the number of parts; None if mixed."""
     parts = [each for each in known if each is not None]
     if len({pairs for pairs, _ in parts}) != 1:
         return None, 0
@@ -303,17 +304,19 @@ def _by_renyi(
         return slower or epsilon(slope * ORDERS[higher], higher) < at(best)
 
     if start_order is None:
-        # Of Gaussian noise D is rate · order, and the best order 1 + sqrt(log(1/delta)/rate).
+        # The divergence of Gaussian noise is rate · order, its best order is
+        # 1 + sqrt(log(1/delta)/rate).
         rate = max(_composed(releases, 2.0) / 2, 1e-300)
         best, step = _nearest(1 + math.sqrt(-math.log(delta) / rate)), 4
-        # theory/accounting.md, Proposition 2: any order will do. Where a bound is loose, as of
-        # a sum that is bounded by one client's code, epsilon only falls towards the last orders.
+        # theory/accounting.md, Proposition 2: any order will do. Where a bound is loose, as of a
+        # sum that is bounded by one client's code, epsilon only falls towards the last orders, so
+        # the search starts at a lower one.
         limit = MAX_GAUSSIAN_RATIO * rate
         while (order := ORDERS[best]) > 2 and _composed(releases, order) > limit * order:
             best = min(_nearest(1 + (order - 1) / 2), best - 1)
     else:
         best, step = _nearest(start_order), 1
-        # Far from what was expected there is a better place to begin.
+        # Where the caller's order was far off, begin at that of Gaussian noise with this epsilon.
         nearer = _nearest(gaussian_order(at(best), delta))
         if abs(nearer - best) > MAX_ORDERS_FROM_START:
             best, step = nearer, 4
@@ -330,7 +333,7 @@ def _by_renyi(
 
 
 def _by_variance(divergence: float, delta: float) -> float:
-    # This bound is the closest where a client hardly ever takes part; above 1 nat it never is.
+    # This bound is the tightest where a client hardly ever takes part; above 1 nat it never is.
     if divergence > 1:
         return math.inf
     # theory/accounting.md, Proposition 2, at order 2: 9 and 2 of the units below are needed, then
@@ -339,8 +342,7 @@ def _by_variance(divergence: float, delta: float) -> float:
     return math.log1p(max(variance - spared, 0.0) / (4 * delta)) * (1 + 32 * UNIT)
 
 
-def _affordable(distance: float, epsilon: float, delta: float) -> bool:
-    """Tell if the reserved share of delta pays for (1 + e^epsilon) · distance."""
+def _reserve_pays(distance: float, epsilon: float, delta: float) -> bool:
     if distance == 0 or math.isinf(epsilon):
         return True
     # theory/accounting.md, Proposition 4: log((1 + e^epsilon) · distance), without overflow; the
@@ -358,7 +360,7 @@ def _sum(parts: Sequence[float]) -> float:
 
 
 def _to_epsilon(divergence: float, order: float, delta: float) -> float:
-    """Least epsilon that a Rényi bound gives at delta, rounded up.
+    """Return the least epsilon that a Rényi bound gives at delta, rounded up.
 
     epsilon = divergence + log(1 - 1/order) - (log(delta) + log(order)) / (order - 1)
     """

@@ -29,8 +29,9 @@ from randquant.privacy.divergence import UNIT, hockey_stick
 # vertices, convexified, are the power curve of a pair that dominates them all:
 # `docs/theory/composition.md`.
 
-SLIP = 16 * UNIT
-"""Added to the losses of a dominating pair: nearly equal ratios may be sorted wrongly."""
+LOSS_ERROR = 16 * UNIT
+"""Error, in nats, that is added to the losses of a dominating pair: nearly equal ratios may be
+sorted wrongly. A ratio is right to 16 units, so half as much would not be proven."""
 
 
 def dominating_pair(channel: Channel) -> tuple[np.ndarray, np.ndarray]:
@@ -44,7 +45,7 @@ def dominating_pair(channel: Channel) -> tuple[np.ndarray, np.ndarray]:
 
     Guarantees:
         For every epsilon, each pair of inputs has a hockey-stick divergence at epsilon of at
-        most that of (p, q) at epsilon - SLIP.
+        most that of (p, q) at epsilon - LOSS_ERROR.
 
     References:
         Zhu, Dong and Wang 2022 (dominating pairs); Dong, Roth and Su 2022 (trade-off functions).
@@ -73,10 +74,10 @@ def dominating_pair(channel: Channel) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _curve_points(row: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(Q(S), P(S)) for P the row, every Q, and S the codes with the largest ratios P/Q."""
+    # (Q(S), P(S)) for P the row, every Q, and S the codes with the largest ratios P/Q.
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = row.astype(np.float64) / others.astype(np.float64)
-    # theory/composition.md, Proposition 2: sorted by ratios that are rounded, hence SLIP.
+    # theory/composition.md, Proposition 2: sorted by ratios that are rounded, hence LOSS_ERROR.
     order = np.argsort(-np.where(np.isnan(ratio), -1.0, ratio), axis=-1)
     true = np.cumsum(row[order], axis=-1)
     false = np.cumsum(np.take_along_axis(others, order, axis=-1), axis=-1)
@@ -84,7 +85,8 @@ def _curve_points(row: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.n
 
 
 def _pruned(false: np.ndarray, true: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Points that may be corners of the upper hull, from left to right; corners are all kept."""
+    # Points that may be corners of the upper hull, from left to right: all corners are kept, and
+    # `dominating_pair` drops the rest exactly.
     order = np.lexsort((-true, false))
     false, true = false[order], true[order]
     keep = np.append(True, true[1:] > np.maximum.accumulate(true)[:-1])
@@ -103,7 +105,7 @@ def _pruned(false: np.ndarray, true: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 
 def _not_above(left: tuple[int, int], middle: tuple[int, int], right: tuple[int, int]) -> bool:
-    """Tell if the middle point is on or below the chord, in exact Python integers."""
+    # Python integers: products of weights exceed 64 bits.
     rising = (middle[1] - left[1]) * (right[0] - middle[0])
     return rising <= (right[1] - middle[1]) * (middle[0] - left[0])
 
@@ -141,21 +143,21 @@ class Mixture:
     directions: tuple[tuple[Shifts, Shifts], ...]
 
     @classmethod
-    def of_absence(cls, rate: float, apart: float) -> Mixture:
+    def for_absence(cls, rate: float, apart: float) -> Mixture:
         """Return the pairs of a client at `apart` from zero, which is absent under one law."""
         # A line is looked along from its other end: (0, apart) is (0, -apart).
         forward, backward = (apart, 0.0), (0.0, -apart)
         return cls(rate, ((forward, backward), (backward, forward)))
 
     @classmethod
-    def of_zeros(cls, rate: float, apart: float) -> Mixture:
+    def for_zeros(cls, rate: float, apart: float) -> Mixture:
         """Return the pairs of a client with zeros under one law; absence is as far from zeros."""
         forward, backward = (2 * apart, apart), (apart, 0.0)
         return cls(rate, ((forward, backward), (backward, forward)))
 
     @classmethod
-    def of_exchange(cls, rate: float, shifts: Shifts) -> Mixture:
-        """Return the pair of a client that is present under both laws, in either order."""
+    def for_exchange(cls, rate: float, shifts: Shifts) -> Mixture:
+        # The client is present under both laws; one pair serves both orders of the neighbours.
         return cls(rate, ((shifts, shifts),))
 
     def losses(self, releases: int, delta: float) -> tuple[PrivacyLoss, ...]:
@@ -176,7 +178,7 @@ class Mixture:
 
 
 def _positive(rate: float, shifts: Shifts, reach: float) -> tuple[np.ndarray, np.ndarray, float]:
-    """Return (losses, masses, infinite) of the cells in which the first law is the likelier one."""
+    # Cells in which the first law is likelier; beyond the last one the loss counts as infinite.
     m, n = shifts
     middle = math.nextafter((m + n) / 2, -math.inf)
     x = np.linspace(middle, m + reach, CELL_COUNT + 1)
@@ -194,7 +196,7 @@ def _positive(rate: float, shifts: Shifts, reach: float) -> tuple[np.ndarray, np
 
 
 def _negative(rate: float, shifts: Shifts, reach: float) -> tuple[np.ndarray, np.ndarray, float]:
-    """Return (losses, masses, error) of the cells in which the second law is the likelier one."""
+    # Cells in which the second law is likelier.
     m, n = shifts
     middle = math.nextafter((m + n) / 2, math.inf)
     x = np.linspace(middle, max(middle, 0.0) + reach, CELL_COUNT + 1)
@@ -209,7 +211,7 @@ def _negative(rate: float, shifts: Shifts, reach: float) -> tuple[np.ndarray, np
 
 
 def _tail(rate: float, shift: float, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Probability of more than x under (1 - rate) N(0) + rate N(shift), and its error, at most."""
+    # Probability of more than x under (1 - rate) N(0) + rate N(shift), and a bound of its error.
     value, error = np.zeros_like(x), np.zeros_like(x)
     for weight, away in ((1 - rate, x), (rate, x - shift)):
         part = weight * ndtr(-away)
@@ -220,13 +222,12 @@ def _tail(rate: float, shift: float, x: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 
 def _log_ratio(rate: float, shifts: Shifts, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the log-ratio of both laws' densities at x, and a bound of its error."""
     (first, error), (second, another) = (_log_relative(rate, shift, x) for shift in shifts)
     return first - second, error + another + 2 * UNIT * np.abs(first - second)
 
 
 def _log_relative(rate: float, shift: float, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """log(1 - rate + rate e^(shift x - shift^2 / 2)), and its error, at most."""
+    # log(1 - rate + rate e^(shift x - shift^2 / 2)), and a bound of its error.
     exponent = shift * (x - shift / 2)
     with np.errstate(divide="ignore", over="ignore"):
         change = rate * np.expm1(exponent)
@@ -303,11 +304,11 @@ def compose(
     if delta == 0:
         # theory/accounting.md, Proposition 3. Up to 2**106 releases: 1 unit, the product 1.
         return certify(channel).epsilon.upper * releases * (1 + 4 * UNIT), math.inf
-    single, loss = _single(channel, delta)
+    single, loss = _single_release(channel, delta)
     if releases == 1:
         return single, math.inf
     # theory/composition.md, Proposition 3: infinite losses alone use up delta.
-    if loss.infinite_of(releases) >= delta:
+    if loss.infinite_probability(releases) >= delta:
         return math.inf, 2.0
     if releases > MAX_TILTED_RELEASES:
         return math.inf, 1 + 1e-6
@@ -333,7 +334,7 @@ def compose_pairs(
         about which it was computed.
 
     Example:
-        >>> compose_pairs(Mixture.of_absence(0.01, 1.0), 1000, 1e-5)[0] < 1.9
+        >>> compose_pairs(Mixture.for_absence(0.01, 1.0), 1000, 1e-5)[0] < 1.9
         True
     """
     if parts > MAX_TILTED_RELEASES:
@@ -349,38 +350,35 @@ def _with_noise(loss: PrivacyLoss, parts: int, delta: float, plain: float) -> Pr
         return loss
     # theory/sampling.md, Proposition 20: a share rounded up, and noise that is always there.
     share = math.sqrt(plain / parts) * (1 + 8 * UNIT)
-    (noise,) = Mixture.of_exchange(1.0, (share, 0.0)).losses(parts, delta)
+    (noise,) = Mixture.for_exchange(1.0, (share, 0.0)).losses(parts, delta)
     return joined(loss, noise, JOINED_CELL_COUNT)
 
 
-def _tilts(loss: PrivacyLoss, parts: int, delta: float) -> set[float]:
-    """Return the tilts to try: that of Rényi composition, and smaller ones if it is very large."""
+def _tilts_to_try(loss: PrivacyLoss, parts: int, delta: float) -> set[float]:
     tilt = best_tilt(loss, parts, delta)
     # theory/composition.md, Proposition 3: any tilt gives a bound.
     return {tilt, *FALLBACK_TILT_STEPS} if tilt > FALLBACK_TILT_STEPS[-1] else {tilt}
 
 
 def _composed_loss(loss: PrivacyLoss, parts: int, delta: float) -> tuple[float, float]:
-    """Bound epsilon of many parts of one loss; return it with the Rényi order of its tilt."""
-    if loss.infinite_of(parts) >= delta:
+    if loss.infinite_probability(parts) >= delta:
         return math.inf, math.inf
     return min(
-        (_epsilon(loss, parts, delta, tilt), 1 + tilt) for tilt in _tilts(loss, parts, delta)
+        (_epsilon(loss, parts, delta, tilt), 1 + tilt) for tilt in _tilts_to_try(loss, parts, delta)
     )
 
 
 @functools.lru_cache(maxsize=16)
-def _single(channel: Channel, delta: float) -> tuple[float, PrivacyLoss]:
-    """Upper bound of epsilon of one release, and the privacy loss that dominates it."""
+def _single_release(channel: Channel, delta: float) -> tuple[float, PrivacyLoss]:
+    # The loss is that of the dominating pair, so it bounds every pair of inputs.
     p, q = dominating_pair(channel)
-    above = PrivacyLoss.of(p, q, channel.denominator, slip=SLIP)
-    return _one(p, q, channel.denominator, delta), above
+    above = PrivacyLoss.from_rows(p, q, channel.denominator, loss_error=LOSS_ERROR)
+    return _release_epsilon(p, q, channel.denominator, delta), above
 
 
 def _epsilon(
     loss: PrivacyLoss, releases: int, delta: float, tilt: float, quick: bool = False
 ) -> float:
-    """Least epsilon that is proven at delta."""
     curves = []
     if releases <= MAX_FOURIER_RELEASES and not quick:
         curves.append(by_fourier(loss, releases, tilt))
@@ -401,8 +399,7 @@ def _epsilon(
     return min((edge for edge in crossings if edge is not None), default=math.inf)
 
 
-def _one(p: np.ndarray, q: np.ndarray, total: int, delta: float) -> float:
-    """Epsilon of a single release: where the largest hockey-stick divergence is delta, or above."""
+def _release_epsilon(p: np.ndarray, q: np.ndarray, total: int, delta: float) -> float:
     # A crossing lies below log(2**62) = 43.
     top = 45.0  # no ratio of two weights is above 2**62
 
@@ -412,5 +409,5 @@ def _one(p: np.ndarray, q: np.ndarray, total: int, delta: float) -> float:
     if excess(top) > 0:
         return math.inf
     upper = crossing(excess, 1.0, 1.0)[1] or 0.0
-    # theory/composition.md, Propositions 2 and 10: from 32 on, 2 SLIP may be rounded away.
-    return max(upper + SLIP * 2, math.nextafter(upper, math.inf))
+    # theory/composition.md, Propositions 2 and 10: from 32 on, 2 LOSS_ERROR may be rounded away.
+    return max(upper + LOSS_ERROR * 2, math.nextafter(upper, math.inf))

@@ -16,7 +16,7 @@ SPECIAL_ERROR = 1e-12
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
-    """Least epsilon of one Gaussian release, rounded up.
+    """Return the least epsilon of one Gaussian release, rounded up.
 
     Args:
         mu: at least the distance of neighbours over the standard deviation of the noise; >= 0.
@@ -74,7 +74,7 @@ def gaussian_noise(epsilon: float, delta: float) -> float:
 
 
 def log_gaussian_delta(threshold: float, mu: float) -> float:
-    """log of an upper bound of delta at epsilon = mu · (threshold + mu/2) >= 0.
+    """Bound log delta from above at epsilon = mu · (threshold + mu/2) >= 0.
 
     Example:
         >>> round(math.exp(log_gaussian_delta(0.0, 1e6)), 6)  # half of the mass lies beyond

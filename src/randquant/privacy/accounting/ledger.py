@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from randquant.privacy.accounting.accountant import account
 from randquant.privacy.accounting.release import Release, Releasing
-from randquant.privacy.accounting.sampling import HiddenCohorts, release_of
+from randquant.privacy.accounting.sampling import HiddenCohorts, run_release
 from randquant.privacy.guarantee import Guarantee, Neighboring
 
 
@@ -62,7 +62,7 @@ class Ledger:
         self._dimension = dimension
         self._delta, self.spent = delta, spent
         self._limit = math.inf if limit is None else limit
-        self._left = (self._limit, delta) if spent is None else spent.left_of(self._limit, delta)
+        self._left = (self._limit, delta) if spent is None else spent.remaining(self._limit, delta)
         self._neighboring: Neighboring = neighboring
         self._examples = examples
         self._cohorts = cohorts
@@ -76,11 +76,11 @@ class Ledger:
 
     @property
     def hidden(self) -> bool:
-        """True if nobody sees who takes part, so that rounds are those of the run."""
+        # Nobody sees who takes part, so the rounds are those of the run.
         return self._cohorts is not None
 
     def release(self, rounds: int) -> Release | None:
-        return release_of(
+        return run_release(
             self._mechanism, self._dimension, rounds, self._neighboring,
             examples=self._examples, cohorts=self._cohorts,
         )  # fmt: skip

@@ -19,8 +19,9 @@ from randquant.privacy.certificates.sum_bits import linearised
 from randquant.privacy.certificates.sum_curvature import kappa_sum
 from randquant.privacy.guarantee import rounded_up
 
-SLACK = 1 + 1e-9
-"""Pays for the rounding of sums of non-negative terms, of fewer than a hundred operations each."""
+ROUND_UP_FACTOR = 1 + 1e-9
+"""Factor that pays for the rounding of sums of non-negative terms: fewer than a hundred operations
+each, about 1e-14, so that half as much would do, and costs 1e-9 of a bound."""
 
 MAX_NORMAL_DERIVATIVES = (0.39894229, 0.24197073, 0.39894229, 0.55058805, 1.19682685)
 """Largest absolute values of the normal density and of its first four derivatives, rounded up."""
@@ -48,14 +49,16 @@ class RoundLoss:
     sixth: tuple[float, ...] = (0.0,) * (1 + len(RATIO_ORDERS))
 
     @classmethod
-    def of(cls, moments: RatioMoments, share: float, longest: float, energy: float) -> RoundLoss:
-        """RoundLoss of a run, scaled from the moments of a channel.
+    def from_moments(
+        cls, moments: RatioMoments, share: float, longest: float, energy: float
+    ) -> RoundLoss:
+        """Scale the moments of a channel to a run.
 
         Args:
             moments: in units of the distance between the ends of the inputs.
-            share: the Rényi divergence of order 2 of a way D is at most share · D^2.
-            longest: longest way of one coordinate, at most 1.
-            energy: share times the squared ways of all coordinates and rounds.
+            share: the Rényi divergence of order 2 at a distance D is at most share · D^2.
+            longest: longest distance in one coordinate, at most 1.
+            energy: share times the squared distances of all coordinates and rounds.
         """
         # theory/martingale.md, Proposition 3: x is the second moment, log(1 + x) its Gaussian's
         # share of the energy.
@@ -63,27 +66,27 @@ class RoundLoss:
         log = math.log1p(x)
         third = moments.third * longest + 3 * (moments.second * longest) ** 2
         fourth = moments.excess * longest**2 / share + (16 + 15 * x + 6 * x**2 + x**3) * x**3 / log
-        fifth = moments.fifth * longest**3 / share + _lognormal(5, 0, x) / log
+        fifth = moments.fifth * longest**3 / share + _lognormal_moment(5, 0, x) / log
         sixth = [
-            moment * longest**4 / share + _lognormal(6, power, x) / log
+            moment * longest**4 / share + _lognormal_moment(6, power, x) / log
             for power, moment in zip(
                 (0, *RATIO_ORDERS), (moments.sixth, *moments.tilted), strict=True
             )
         ]
         return cls(
-            energy * SLACK,
-            share * longest**2 * SLACK,
+            energy * ROUND_UP_FACTOR,
+            share * longest**2 * ROUND_UP_FACTOR,
             (
-                (min(moments.skew, third) / share + x**3 / log) * SLACK,
-                fourth * SLACK,
-                fifth * SLACK,
+                (min(moments.skew, third) / share + x**3 / log) * ROUND_UP_FACTOR,
+                fourth * ROUND_UP_FACTOR,
+                fifth * ROUND_UP_FACTOR,
             ),
-            tuple(moment * SLACK for moment in sixth),
+            tuple(moment * ROUND_UP_FACTOR for moment in sixth),
         )
 
     @classmethod
     def combined(cls, parts: Sequence[RoundLoss]) -> RoundLoss:
-        """Combine the steps of several releases, in any order."""
+        # The steps may come in any order: each bound is that of the worst release.
         # theory/martingale.md, Proposition 5: every step is within the largest of each bound.
         return cls(
             rounded_up(math.fsum(part.energy for part in parts)),
@@ -104,7 +107,7 @@ class RoundLoss:
             # theory/martingale.md, Proposition 3: a mix of the ratio's powers 0 and a.
             part = rest / (7 * RATIO_ORDERS[power - 1])
             sixth = (1 - part) * self.sixth[0] + part * self.sixth[power]
-        return *self.apart, sixth * SLACK
+        return *self.apart, sixth * ROUND_UP_FACTOR
 
 
 def sum_round_loss(channel: Channel, clients: int, square: float, rounds: int) -> RoundLoss | None:
@@ -123,7 +126,7 @@ def sum_round_loss(channel: Channel, clients: int, square: float, rounds: int) -
     bit = linearised(channel) if len(channel.inputs) > 2 else None
     channel = channel if bit is None else bit[0]
     moments = ratio_moments(channel, clients)
-    # Where nothing is known of moments, the curvature would take seconds for nothing.
+    # Without moments there is no bound, so the curvature, which takes seconds, is not computed.
     share = math.inf if moments is None else kappa_sum(channel, clients, 2.0).upper
     if moments is None or math.isinf(share):
         return None
@@ -131,9 +134,9 @@ def sum_round_loss(channel: Channel, clients: int, square: float, rounds: int) -
     # update exceeds in a coordinate.
     width = float(channel.inputs[-1] - channel.inputs[0])
     reach = width if bit is None else bit[1]
-    share, square = share * width**2 * SLACK, square / reach**2 * SLACK
-    longest = min(math.sqrt(square) * SLACK, 1.0)
-    return RoundLoss.of(moments, share, longest, rounds * share * square)
+    share, square = share * width**2 * ROUND_UP_FACTOR, square / reach**2 * ROUND_UP_FACTOR
+    longest = min(math.sqrt(square) * ROUND_UP_FACTOR, 1.0)
+    return RoundLoss.from_moments(moments, share, longest, rounds * share * square)
 
 
 def martingale_epsilon(steps: RoundLoss, delta: float) -> tuple[float, float]:
@@ -148,7 +151,7 @@ def martingale_epsilon(steps: RoundLoss, delta: float) -> tuple[float, float]:
         >>> from randquant.privacy.accounting.ratios import ratio_moments
         >>> bit = rq.stochastic_rounding(clip=1.0, levels=2, margin=3.0)
         >>> moments = ratio_moments(bit, 200)
-        >>> steps = RoundLoss.of(moments, moments.second, 1.0, energy=2.0)
+        >>> steps = RoundLoss.from_moments(moments, moments.second, 1.0, energy=2.0)
         >>> [round(martingale_epsilon(steps, 1e-5)[0] / gaussian_epsilon(2**0.5, 1e-5), 3)]
         [1.006]
     """
@@ -180,25 +183,27 @@ def epsilon_at(steps: RoundLoss, delta: float, tilt: float, smoothing: float) ->
     """Bound epsilon from above by one tilt >= 0 and one smoothing > steps.largest."""
     moments = steps.moments(tilt)
     whole = steps.energy + smoothing
-    mu = math.sqrt(whole) * SLACK
+    mu = math.sqrt(whole) * ROUND_UP_FACTOR
     # theory/martingale.md, Proposition 5: log of the errors of all steps, but for e^(-t epsilon).
     growth = tilt * (1 + tilt) / 2 + sum(
         abs(_choose(1 + tilt, k)) * moment for k, moment in enumerate(moments, 3)
     )
-    errors = _errors(moments, tilt, smoothing - steps.largest, whole - steps.largest)
+    errors = _integrated_errors(moments, tilt, smoothing - steps.largest, whole - steps.largest)
     if not growth * whole < 1e6 or math.isinf(errors):
         return math.inf
-    log_errors = growth * whole * SLACK + (math.log(errors * SLACK) if errors > 0 else -math.inf)
+    log_errors = math.log(errors * ROUND_UP_FACTOR) if errors > 0 else -math.inf
+    log_errors += growth * whole * ROUND_UP_FACTOR
 
     def epsilon(threshold: float) -> float:
         return mu * (threshold + mu / 2)
 
     def enough(threshold: float) -> bool:
         # Its rounding, of a few units, is far below the slack.
-        power = log_errors - tilt * epsilon(threshold) * (2 - SLACK)
+        power = log_errors - tilt * epsilon(threshold) * (2 - ROUND_UP_FACTOR)
         if power > 0:
             return False
-        return (math.exp(log_gaussian_delta(threshold, mu)) + math.exp(power)) * SLACK <= delta
+        price = math.exp(log_gaussian_delta(threshold, mu)) + math.exp(power)
+        return price * ROUND_UP_FACTOR <= delta
 
     low, high = max(-mu / 2, -40.0), math.sqrt(-2 * math.log(delta)) + 1.0
     while not enough(high):
@@ -210,11 +215,11 @@ def epsilon_at(steps: RoundLoss, delta: float, tilt: float, smoothing: float) ->
     for _ in range(50):
         middle = (low + high) / 2
         low, high = (low, middle) if enough(middle) else (middle, high)
-    return max(0.0, epsilon(high) * SLACK)
+    return max(0.0, epsilon(high) * ROUND_UP_FACTOR)
 
 
-def _errors(moments: Sequence[float], tilt: float, low: float, high: float) -> float:
-    """Integral from low to high, over what is left of the energy, of the errors of steps."""
+def _integrated_errors(moments: Sequence[float], tilt: float, low: float, high: float) -> float:
+    # Over what is left of the energy, from low to high; `moments` are 3 to 6.
     total, polynomial = 0.0, [1.0]
     for k, moment in enumerate(moments, 3):
         # theory/martingale.md, Proposition 4: the k-th derivative of the price, in powers of the
@@ -232,7 +237,7 @@ def _errors(moments: Sequence[float], tilt: float, low: float, high: float) -> f
 
 
 def _power_integral(place: int, low: float, high: float) -> float:
-    """Integral of x^(-(place + 1)/2) from low to high."""
+    # Integral of x^(-(place + 1)/2) from low to high.
     if place == 1:
         return math.log(high / low)
     power = (1 - place) / 2
@@ -244,8 +249,8 @@ def _choose(top: float, k: int) -> float:
 
 
 @functools.lru_cache(maxsize=4096)
-def _lognormal(power: int, tilt: int, x: float) -> float:
-    """E (L - 1)^power L^tilt for a lognormal L of mean 1 and variance x."""
+def _lognormal_moment(power: int, tilt: int, x: float) -> float:
+    # E (L - 1)^power L^tilt for a lognormal L of mean 1 and variance x.
     # theory/martingale.md, Proposition 3: E L^b = (1 + x)^(b (b - 1)/2); x >= 1e-18 and at most
     # its third power cancel, far from the last of 120 digits.
     with localcontext(Context(prec=120)):
@@ -253,4 +258,4 @@ def _lognormal(power: int, tilt: int, x: float) -> float:
         for k in range(power + 1):
             exponent = (k + tilt) * (k + tilt - 1) // 2
             total += math.comb(power, k) * (-1) ** (power - k) * base**exponent
-        return float(total) * SLACK
+        return float(total) * ROUND_UP_FACTOR

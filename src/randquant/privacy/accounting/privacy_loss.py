@@ -45,8 +45,10 @@ class PrivacyLoss:
     infinite: float
 
     @staticmethod
-    def of(p: np.ndarray, q: np.ndarray, total: int, *, slip: float = 0.0) -> PrivacyLoss:
-        """Round up the loss of a pair of rows of integers; slip is added to each loss.
+    def from_rows(
+        p: np.ndarray, q: np.ndarray, total: int, *, loss_error: float = 0.0
+    ) -> PrivacyLoss:
+        """Round up the loss of a pair of rows of integers; loss_error is added to each loss.
 
         Rows may hold Python integers beyond 64 bits.
         """
@@ -59,11 +61,11 @@ class PrivacyLoss:
         finite = np.isfinite(ratio)
         losses = ratio[finite]
         # theory/composition.md, Proposition 4: 16 units of the logarithm and two sums.
-        losses = losses + 18 * UNIT * np.abs(losses) + slip * (1 + 4 * UNIT)
+        losses = losses + 18 * UNIT * np.abs(losses) + loss_error * (1 + 4 * UNIT)
         return PrivacyLoss(losses, mass[finite], min(infinite, 1.0))
 
-    def infinite_of(self, releases: int) -> float:
-        """Probability that any of the releases has infinite loss, rounded up."""
+    def infinite_probability(self, releases: int) -> float:
+        """Return the probability that any of the releases has infinite loss, rounded up."""
         if self.infinite == 0:
             return 0.0
         if self.infinite == 1:
@@ -111,7 +113,7 @@ class Tilted:
     error: float
 
     @staticmethod
-    def of(loss: PrivacyLoss, releases: int, tilt: float) -> Tilted:
+    def from_loss(loss: PrivacyLoss, releases: int, tilt: float) -> Tilted:
         """Tilt a loss; any tilt gives valid bounds."""
         # theory/composition.md, Proposition 3: any constant and any tilt give bounds.
         constant = float(log_moments(loss, np.array([tilt]))[0])
@@ -125,25 +127,25 @@ class Tilted:
 
     @property
     def peak(self) -> float:
-        """Upper bound of g: its maximum, at e^-x = tilt/(tilt+1), is below 1/(tilt+1)."""
+        # g is largest at e^-x = tilt/(tilt + 1), where it is below 1/(tilt + 1).
         # A sum and a quotient: 2 of 4 units.
         return (1 + 4 * UNIT) / (1 + self.tilt)
 
     @property
     def centre(self) -> tuple[float, float]:
-        """Mean and variance of one tilted loss, normalised; roughly."""
+        """Estimate mean and variance of one tilted loss, normalised."""
         mass = self.weights / self.weights.sum()
         mean = float(mass @ self.loss.losses)
         return mean, float(mass @ (self.loss.losses - mean) ** 2)
 
     def log_delta(self, epsilon: float, integral: float) -> float:
-        """log of the hockey-stick divergence at epsilon, rounded up.
+        """Bound the log of the hockey-stick divergence at epsilon from above.
 
         Args:
             epsilon: the argument.
             integral: T(epsilon), already rounded up.
         """
-        whole = self.loss.infinite_of(self.releases)
+        whole = self.loss.infinite_probability(self.releases)
         if integral <= 0:
             return math.log(whole) if whole > 0 else -math.inf
         first, second = self.releases * self.constant, self.tilt * epsilon
@@ -159,7 +161,7 @@ class Tilted:
 
 
 def log_moments(loss: PrivacyLoss, tilts: np.ndarray) -> np.ndarray:
-    """log of the sum of mass · e^(tilt · loss), roughly; one for each tilt."""
+    """Estimate the log of the sum of mass · e^(tilt · loss), for each tilt."""
     with np.errstate(divide="ignore"):
         exponents = tilts[:, None] * loss.losses + np.log(loss.masses)
     shift = exponents.max(axis=-1)
@@ -225,7 +227,7 @@ Point = tuple[float, float]
 def _bracket(
     falling: Callable[[float], float], start: float, step: float
 ) -> tuple[Point | None, Point | None]:
-    """Walk from start, in growing steps, to both sides of the crossing."""
+    # Steps double, so that a start that is far off costs a few evaluations.
     at, low, high = start, None, None
     value = falling(at)
     for _ in range(80):
@@ -310,11 +312,11 @@ def by_fourier(
         (log_delta, centre): a function of epsilon whose values are above the truth, and the
         epsilon near which it is best.
     """
-    start = Tilted.of(loss, releases, tilt)
+    start = Tilted.from_loss(loss, releases, tilt)
     reach, _ = _reach(start, 0.0)
     step = 2.0 ** math.ceil(math.log2(max(2.1 * reach / MAX_GRID_SIZE, 1e-12)))
     split, index = on_grid(loss, step)
-    tilted = Tilted.of(split, releases, tilt)
+    tilted = Tilted.from_loss(split, releases, tilt)
     mean, _ = tilted.centre
     reach, outside = _reach(tilted, 4 * step)
     first = math.floor((releases * mean - reach) / step) - 2
@@ -346,7 +348,7 @@ def by_fourier(
 
 
 def _reach(tilted: Tilted, margin: float) -> tuple[float, float]:
-    """(x, bound): total losses are farther than x from their mean with a tilted mass <= bound."""
+    # (distance from the mean, bound of the tilted mass of total losses beyond it, on both sides).
     mean, variance = tilted.centre
     spread = float(np.abs(tilted.loss.losses - mean).max()) + margin
     # theory/composition.md, Proposition 6: Bernstein's inequality; mean and variance are computed,
@@ -367,7 +369,7 @@ def powered(
     size: int,
     power: int,
 ) -> tuple[np.ndarray, float]:
-    """The power-fold convolution from index `first` on, modulo size, and its error in L2.
+    """Compute the power-fold convolution from index `first` on, modulo size, and its error in L2.
 
     Args:
         weights: (k,) of the indices, not negative.
@@ -395,15 +397,16 @@ def powered(
     sums = np.roll(sums, (power * base - first) % size)
     # theory/composition.md, Proposition 7: from here to the end.
     transform = 16 * UNIT * math.log2(size)
-    largest, length = _size(weights, one, transform)
+    largest, length = _transform_size(weights, one, transform)
     growth = math.exp(power * max(math.log(largest), 0.0))
     rounding = power * (int(np.bincount(place).max()) + 5) * UNIT
     error = 1.02 * growth * length * ((power + 1) * transform + rounding)
     return sums, error + 1e-290
 
 
-def _size(weights: np.ndarray, one: np.ndarray, transform: float) -> tuple[float, float]:
-    """(R, length): the largest component of a computed transform, and the weights' L2 length."""
+def _transform_size(weights: np.ndarray, one: np.ndarray, transform: float) -> tuple[float, float]:
+    # (largest component of the transform, L2 length), rounded up; `transform` is its relative
+    # error.
     length = float(np.sqrt(one @ one)) * 1.001
     largest = float(weights.sum()) * (1 + len(weights) * UNIT)
     return largest + 1.01 * transform * math.sqrt(len(one)) * length, length
@@ -427,7 +430,7 @@ def by_normal(
     Returns:
         (log_delta, centre), or None where the tilted loss hardly varies.
     """
-    tilted = Tilted.of(loss, releases, tilt)
+    tilted = Tilted.from_loss(loss, releases, tilt)
     total = math.fsum(tilted.weights)
     mass = tilted.weights / total
     mean = math.fsum(mass * loss.losses)
@@ -460,7 +463,7 @@ def by_normal(
 
 
 def _smoothed(offset: float, spread: float, tilt: float, peak: float) -> tuple[float, float]:
-    """Mean of g(X), X > 0, for X normal (offset, spread^2): (value, error).
+    """Return (value, error) of the mean of g(X), X > 0, for X normal (offset, spread^2).
 
     E[e^(-k X); X > 0] = e^(-offset^2 / (2 spread^2)) erfcx((k spread - offset/spread)/sqrt 2)/2.
     """

@@ -36,7 +36,7 @@ class ChainLaw:
     mass: np.ndarray
 
     def convolve(self, other: ChainLaw, lost: float = MIN_PROB) -> ChainLaw:
-        """The law of the sum; products and sums of positive numbers, so each is nearly exact."""
+        """Return the law of the sum, nearly exact: products and sums of positive numbers."""
         mass = np.convolve(self.mass, other.mass)
         # theory/vector-sums.md, Proposition 6: products beyond the range of floats are lost. Fewer
         # than 2n + 64 such losses stay below 1e-294 an entry, which counts where entries are 1e-275
@@ -50,12 +50,12 @@ class Powers:
     """Laws of sums of clients with equal inputs, by halving; computed laws are kept."""
 
     def __init__(self, row: np.ndarray, lost: float = MIN_PROB):
-        """`lost` may be larger, where only larger probabilities count: shorter laws take less."""
+        """Drop probabilities below `lost`, which may be larger where only larger ones count."""
         self._known = {0: ChainLaw(0, np.ones(1)), 1: ChainLaw(0, row)}
         self._lost = lost
 
-    def of(self, count: int) -> ChainLaw:
-        """The law of the sum of `count` codes."""
+    def law(self, count: int) -> ChainLaw:
+        """Return the law of the sum of `count` codes."""
         if (
             count not in self._known
             and count >= MIN_BINOMIAL_COUNT
@@ -65,12 +65,12 @@ class Powers:
         if count not in self._known:
             # Halves: the error is n log n, where adding one client at a time would make it n^2.
             half = count // 2
-            self._known[count] = self.of(half).convolve(self.of(count - half), self._lost)
+            self._known[count] = self.law(half).convolve(self.law(count - half), self._lost)
         return self._known[count]
 
 
 def _binomial(row: np.ndarray, count: int, lost: float) -> ChainLaw:
-    """The law of the sum of many bits with these probabilities, both positive."""
+    # Term by term from the mode outward: both probabilities of the row are positive.
     total = float(row.sum())
     mode = min(int((count + 1) * row[1] / total), count)
     # theory/vector-sums.md, Proposition 6: beyond, all is below 1e-300.
@@ -91,7 +91,7 @@ def _binomial(row: np.ndarray, count: int, lost: float) -> ChainLaw:
 
 
 def sums(left: np.ndarray, right: np.ndarray, clients: int) -> Iterator[ChainLaw]:
-    """Laws of the sum when k clients draw from `right` and the rest from `left`, k = 0, 1, … n.
+    """Yield the laws of the sum when k = 0, 1, … n clients draw from `right`, the rest from `left`.
 
     Args:
         left, right: (m,) probabilities.
@@ -103,23 +103,23 @@ def sums(left: np.ndarray, right: np.ndarray, clients: int) -> Iterator[ChainLaw
     some_left, some_right = Powers(left), Powers(right)
 
     def between(low: int, high: int, common: ChainLaw) -> Iterator[ChainLaw]:
-        """For k from low to high; `common` is the law of the clients that all of these share."""
+        """Yield the laws for k from low to high; `common` is that of the clients they share."""
         if low == high:
             yield common
             return
         # theory/vector-sums.md, Proposition 2: n convolutions with short laws in all.
         middle = (low + high) // 2
-        yield from between(low, middle, common.convolve(some_left.of(high - middle)))
-        yield from between(middle + 1, high, common.convolve(some_right.of(middle + 1 - low)))
+        yield from between(low, middle, common.convolve(some_left.law(high - middle)))
+        yield from between(middle + 1, high, common.convolve(some_right.law(middle + 1 - low)))
 
-    return between(0, clients, some_left.of(0))
+    return between(0, clients, some_left.law(0))
 
 
 def rounding(clients: int, levels: int) -> float:
-    """Relative error of `sums`, and of `Powers.of(clients)`: each convolution adds its terms.
+    """Bound the relative error of `sums` and `Powers.law(clients)`: convolutions add their terms.
 
     A sum of n is convolved from halves, so its error, in units, is twice that of n/2 and n/2 times
-    levels - 1, and at most n (1 + (levels - 1)/2 · log2 n) + 2n; the way down the tree of `sums`
+    levels - 1, and at most n (1 + (levels - 1)/2 · log2 n) + 2n; the path down the tree of `sums`
     meets such laws of n/2, n/4, … and adds n (levels - 1).
     """
     depth = clients.bit_length()
@@ -136,7 +136,7 @@ RATIO_ORDERS = (1, 2, 4, 8, 16, 32, 64)
 """Powers of the ratio with which its sixth moment is weighed."""
 
 CELL_COUNT = 32
-"""Parts of the way between the two vertices, in each of which the third moment is bounded."""
+"""Parts of the path between the two vertices, in each of which the third moment is bounded."""
 
 MAX_LOSS = 2.0
 """A code may change a likelihood by e to this; moments of stronger ones are of no use."""
@@ -181,8 +181,7 @@ def ratio_moments(channel: Channel, clients: int) -> RatioMoments | None:
 
     Returns:
         The bounds; None where the channel has other vertices than the ends, a code changes a
-        likelihood too much,
-        or there are more clients than are tried.
+        likelihood too much, or there are more than MAX_CLIENTS clients.
 
     Example:
         >>> import randquant as rq
@@ -210,14 +209,13 @@ def ratio_moments(channel: Channel, clients: int) -> RatioMoments | None:
     for k, (first, second) in enumerate(itertools.islice(laws, count)):
         if k % 64 == 0:
             report("arrangements of the other clients", k, count)
-        a, b = _aligned(first, second)
-        _fill(a, b, MIN_KEPT_PROB, error, tables.ends[k], tables.way[k], tables.tilted[k])
+        a, b = _on_common_sums(first, second)
+        _fill(a, b, MIN_KEPT_PROB, error, tables.ends[k], tables.path[k], tables.tilted[k])
     length = clients * (channel.levels - 1) + 1
     return tables.bounds(error, length, ratio)
 
 
-def _aligned(first: ChainLaw, second: ChainLaw) -> tuple[np.ndarray, np.ndarray]:
-    """Both laws over the sums that have mass in both."""
+def _on_common_sums(first: ChainLaw, second: ChainLaw) -> tuple[np.ndarray, np.ndarray]:
     # Outside them one law has less than MIN_PROB, so the other has less than MIN_KEPT_PROB.
     start = max(first.start, second.start)
     stop = min(first.start + len(first.mass), second.start + len(second.mass))
@@ -228,7 +226,7 @@ def _aligned(first: ChainLaw, second: ChainLaw) -> tuple[np.ndarray, np.ndarray]
 
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
-def _fill(first, second, keep, error, ends, way, tilted):
+def _fill(first, second, keep, error, ends, path, tilted):
     """Sum up the moments of one arrangement of the others.
 
     Args:
@@ -237,10 +235,10 @@ def _fill(first, second, keep, error, ends, way, tilted):
         error: relative error of each entry.
         ends: (2, 5, 3), filled with the moments 2 to 6 of b - a under a and under b: signed,
             absolute, and absolute with b - a raised by what rounding may have taken.
-        way: (CELL_COUNT + 1, 2, 3), the same of the moments 2 and 3 under the mixes of a and b.
+        path: (CELL_COUNT + 1, 2, 3), the same of the moments 2 and 3 under the mixes of a and b.
         tilted: (2, len(RATIO_ORDERS)), the sixth moments times powers of b/a under a, and back.
     """
-    cells = way.shape[0] - 1
+    cells = path.shape[0] - 1
     right = np.arange(cells + 1) / cells
     left = right[::-1].copy()
     totals = np.zeros((5, cells + 1))
@@ -279,10 +277,10 @@ def _fill(first, second, keep, error, ends, way, tilted):
             totals[3, cell] += abs(second_moment * step)
             totals[4, cell] += above * high
     for cell in range(cells + 1):  # numba takes seconds to compile an assignment of arrays
-        way[cell, 0, 0] = way[cell, 0, 1] = totals[0, cell]
-        way[cell, 0, 2] = totals[1, cell]
-        way[cell, 1, 0], way[cell, 1, 1] = totals[2, cell], totals[3, cell]
-        way[cell, 1, 2] = totals[4, cell]
+        path[cell, 0, 0] = path[cell, 0, 1] = totals[0, cell]
+        path[cell, 0, 2] = totals[1, cell]
+        path[cell, 1, 0], path[cell, 1, 1] = totals[2, cell], totals[3, cell]
+        path[cell, 1, 2] = totals[4, cell]
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +288,7 @@ class _Tables:
     """Moments by arrangement of the other clients, as `_fill` sums them."""
 
     ends: np.ndarray
-    way: np.ndarray
+    path: np.ndarray
     tilted: np.ndarray
 
     @classmethod
@@ -302,7 +300,7 @@ class _Tables:
         )
 
     def bounds(self, error: float, length: int, ratio: float) -> RatioMoments:
-        """The largest over all arrangements, rounded up."""
+        """Return the largest moments over all arrangements, rounded up."""
         # theory/martingale.md, Proposition 6: what was left out, and relative errors.
         lost = 4.0 * length * MIN_KEPT_PROB * ratio**6
         slack = 64 * error + (length + 512) * UNIT
@@ -331,30 +329,33 @@ class _Tables:
         )
 
     def _skew(self, slack: float, lost: float) -> float:
-        """Largest |D M_3 - 3 M_2^2 D^2| over ways of length D, of either sign."""
-        value, absolute, above = np.moveaxis(self.way, -1, 0)
+        """Bound |D M_3 - 3 M_2^2 D^2| over all segments of the path between the vertices.
+
+        D is the length of a segment, with the sign of its direction.
+        """
+        value, absolute, above = np.moveaxis(self.path, -1, 0)
         off = above * (1 + slack) - absolute * (1 - slack) + lost
-        # theory/martingale.md, Proposition 4: M_3 falls along the way, M_2 is convex.
+        # theory/martingale.md, Proposition 4: M_3 falls along the path, M_2 is convex.
         high, low = (value + off)[:, :-1, 1], (value - off)[:, 1:, 1]
         steep = np.maximum(np.abs(high), np.abs(low)) / CELL_COUNT
         two = (value + off)[..., 0]
         most = 3 * np.maximum(two[:, 1:], two[:, :-1]) ** 2
         two = (value - off)[..., 0]
         least = 3 * np.maximum(np.minimum(two[:, 1:], two[:, :-1]) - steep, 0.0) ** 2
-        # From a place in a part no way is longer than from its nearer or farther end.
-        right = 1 - np.arange(CELL_COUNT) / CELL_COUNT  # farthest way to the right, and to the left
+        # A segment that starts in a part is at most as long as one from that part's farther end.
+        right = 1 - np.arange(CELL_COUNT) / CELL_COUNT  # farthest end to the right, and to the left
         left = np.arange(1, CELL_COUNT + 1) / CELL_COUNT
         largest = [
-            _highest(high, least, right),
+            _max_of_parabola(high, least, right),
             right * (most * right - low),
-            _highest(-low, least, left),
+            _max_of_parabola(-low, least, left),
             left * (most * left + high),
         ]
         return max(0.0, *(float(part.max()) for part in largest))
 
 
-def _highest(slope: np.ndarray, curvature: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """Return the largest x (slope - curvature x) over 0 <= x <= end."""
+def _max_of_parabola(slope: np.ndarray, curvature: np.ndarray, end: np.ndarray) -> np.ndarray:
+    # The largest x (slope - curvature x) over 0 <= x <= end.
     with np.errstate(divide="ignore", invalid="ignore"):
         best = np.where(curvature > 0, slope / (2 * curvature), np.inf)
     at = np.clip(best, 0.0, end)

@@ -14,54 +14,57 @@ from randquant.privacy.guarantee import LARGEST_COHORT, NEIGHBORINGS, Neighborin
 
 
 class ReleaseDefaults(Protocol):
-    """Properties that accounting reads of a release, with answers for one that has a bound only."""
+    """Properties that accounting reads of a release, with answers for one that has a bound only.
+
+    Attributes:
+        unit: the protected unit, all data of a `client`, or one `example` of a client.
+        coordinate_channel: the channel of each of the `releases` coordinates, if each is clipped by
+            itself; None if coordinates are bounded jointly, or do not go through one channel.
+        gaussian_multiplier: the noise multiplier of every round if the mechanism is Gaussian.
+        squared_mu: squared distance over variance of Gaussian noise that dominates all rounds
+            together; None if none is known. Each round is dominated by its share of that noise, for
+            every set of outcomes and in both orders of the neighbours, so that rounds and releases
+            add up.
+        round_loss: bounds of all rounds' likelihood-ratio steps; None if they are not known.
+        sampled: whether the bound relies on the client taking part in each round at random.
+        dominating_pairs: dominating pairs of a part of the run, and the number of such parts; None
+            if they are not known.
+
+    `zeroed` returns the release for `zero_out` neighbours; None if it does not follow from this
+    one.
+    """
 
     __slots__ = ()
 
     @property
     def unit(self) -> Unit:
-        """The protected unit: all data of a `client`, or one `example` of a client."""
         return "client"
 
     @property
     def coordinate_channel(self) -> Channel | None:
-        """The channel of each of the `releases` coordinates, if each is clipped by itself.
-
-        None if coordinates are bounded jointly, or do not go through one channel.
-        """
         return None
 
     @property
     def gaussian_multiplier(self) -> float | None:
-        """The noise multiplier of every round if the mechanism is Gaussian; else None."""
         return None
 
     @property
     def squared_mu(self) -> float | None:
-        """Squared distance over variance of Gaussian noise that dominates all rounds together.
-
-        Each round is dominated by its share of that noise, for every set of outcomes and in both
-        orders of the neighbours, so that rounds and releases add up. None if none is known.
-        """
         return None
 
     @property
     def round_loss(self) -> RoundLoss | None:
-        """Bounds of all rounds' likelihood-ratio steps; None if they are not known."""
         return None
 
     @property
     def sampled(self) -> bool:
-        """True if the bound relies on the client taking part in each round at random."""
         return False
 
     @property
     def dominating_pairs(self) -> tuple[DominatingPairs, int] | None:
-        """Dominating pairs of a part of the run, and the number of such parts; None if unknown."""
         return None
 
     def zeroed(self) -> Release | None:
-        """Return this release for `zero_out` neighbours; None if that does not follow from it."""
         return None
 
     def under(self, trust: Trust) -> Release:
@@ -108,7 +111,7 @@ class Release(ReleaseDefaults, Protocol):
         ...
 
     def renyi(self, order: float) -> float:
-        """Upper bound, in nats, of the Rényi divergence of all rounds; order in (1, inf]."""
+        """Bound the Rényi divergence of all rounds from above, in nats; order in (1, inf]."""
         ...
 
 
@@ -122,7 +125,7 @@ class Rounds(ReleaseDefaults):
 
     @property
     def releases(self) -> int:
-        """Number of single-coordinate releases."""
+        # Single coordinates, as `Release.releases` counts them.
         return self.dimension * self.rounds
 
 
@@ -199,10 +202,10 @@ def check_cohort(cohort: int, trust: str) -> None:
 # How far apart what two neighbouring clients send can be: derived here and nowhere else.
 #
 # Neighbours differ in all data of a client, or in one of its examples. Code that accounts for a
-# mechanism calls `sampling.release_of`, which refuses every combination without a derivation.
+# mechanism calls `sampling.run_release`, which refuses every combination without a derivation.
 
 ROUNDING = 2.0**-20
-"""What rounding to float32 adds to the distance of two means of gradients, over clip_norm.
+"""Distance that rounding to float32 adds between two means of gradients, over clip_norm.
 
 Each mean is rounded where it is computed and where it is clipped again, by 2**-24 of its norm each
 time: 2**-21 is needed (theory/vector.md, Proposition 16), and less than as much again for the
@@ -258,5 +261,4 @@ def squared_distance_on_grid(steps: float, size: int, most: int) -> int:
 
 
 def check_examples(examples: int) -> int:
-    """Refuse a number of examples that is not within 1 and 10^9."""
     return validate.whole("examples", examples, low=1, high=10**9)

@@ -15,8 +15,8 @@ from scipy.special import ndtri_exp
 
 from randquant._internal import validate
 from randquant.channels.channel import Channel
-from randquant.privacy.accounting.bell import bell_square
 from randquant.privacy.accounting.gaussian import SPECIAL_ERROR, step_square
+from randquant.privacy.accounting.gaussian_domination import unit_squared_mu
 from randquant.privacy.accounting.martingale import RoundLoss, sum_round_loss
 from randquant.privacy.accounting.release import (
     Rounds,
@@ -47,7 +47,7 @@ class _Codes(Rounds):
 
     @property
     def distance(self) -> float:
-        """Zero: codes are drawn from exactly the certified integers."""
+        # Codes are drawn from exactly the certified integers.
         return 0.0
 
 
@@ -92,15 +92,12 @@ class ChannelRelease(_Codes):
 
     @property
     def coordinate_channel(self) -> Channel:
-        """The channel of every coordinate."""
         return self.channel
 
     def zeroed(self) -> ChannelRelease:
-        """Return this release for `zero_out` neighbours."""
         return replace(self, neighboring="zero_out")
 
     def under(self, trust: Trust) -> ChannelRelease:
-        """Return this release under another trust."""
         # A client's own codes are a sum over one client: seen alone, nobody else hides them.
         return replace(self, trust=trust, cohort=hiding(trust, self.cohort))
 
@@ -148,11 +145,10 @@ class VectorRelease(_Codes):
 
     @property
     def unit(self) -> Unit:
-        """`example` if `examples` is set."""
         return "client" if self.examples is None else "example"
 
     def renyi(self, order: float) -> float:
-        """Least of three bounds: kappa · ||x - x'||^2, lipschitz · ||x - x'||_1, d · epsilon."""
+        """Return the least of kappa · ||x - x'||^2, lipschitz · ||x - x'||_1 and d · epsilon."""
         order = validate.renyi_order(order)
         if self.releases == 0:
             return 0.0
@@ -181,15 +177,15 @@ class VectorRelease(_Codes):
 
     @property
     def round_loss(self) -> RoundLoss | None:
-        """One step for each coordinate of each round, where the channel's moments are known."""
+        """Bound one step for each coordinate and round; None without moments of the channel."""
         square = squared_distance(self.channel, self.sensitivity, self.dimension)
         return sum_round_loss(self.channel, self.cohort, square, self.rounds)
 
     @property
     def squared_mu(self) -> float | None:
-        """All rounds' squared distance times that of a unit step; known for one bit a client."""
+        """Multiply all rounds' squared distance by that of a unit step; None for several bits."""
         # theory/vector-sums.md, Proposition 17; `rounded_up` pays for both products.
-        step = bell_square(self.channel, self.cohort)
+        step = unit_squared_mu(self.channel, self.cohort)
         square = squared_distance(self.channel, self.sensitivity, self.dimension)
         return None if math.isinf(step) else rounded_up(self.rounds * square * step)
 
@@ -199,7 +195,7 @@ class VectorRelease(_Codes):
 
     @property
     def sensitivity(self) -> float:
-        """Largest L2 distance of neighbours' updates, before codes are drawn."""
+        # The largest L2 distance of neighbours' updates, before codes are drawn.
         return update_distance(
             self._whole, self.neighboring, examples=self.examples, norm_sent=self.clip_norm
         )
@@ -208,11 +204,9 @@ class VectorRelease(_Codes):
         return kappa_sum(self.channel, self.cohort, order).upper
 
     def zeroed(self) -> VectorRelease:
-        """Return this release for `zero_out` neighbours."""
         return replace(self, neighboring="zero_out")
 
     def under(self, trust: Trust) -> VectorRelease:
-        """Return this release under another trust."""
         # A client's own codes are a sum over one client: seen alone, nobody else hides them.
         return replace(self, trust=trust, cohort=hiding(trust, self.cohort))
 
@@ -253,11 +247,11 @@ class GaussianRelease(Rounds):
 
     @property
     def distance(self) -> float:
-        """Zero by assumption: the bound is that of real-valued noise, not of the floats sent."""
+        # An assumption: the bound is that of real-valued noise, not of the floats that are sent.
         return 0.0
 
     def renyi(self, order: float) -> float:
-        """rounds · order / (2 · noise_multiplier^2) (Mironov 2017, Proposition 7)."""
+        """Return rounds · order / (2 · noise_multiplier^2) (Mironov 2017, Proposition 7)."""
         order = validate.renyi_order(order)
         if self.rounds == 0:
             return 0.0
@@ -266,18 +260,15 @@ class GaussianRelease(Rounds):
 
     @property
     def unit(self) -> Unit:
-        """`example` if `one_example` is set."""
         return "example" if self.one_example else "client"
 
     @property
     def gaussian_multiplier(self) -> float:
-        """The noise multiplier of every round."""
         return self.noise_multiplier
 
     @property
     def squared_mu(self) -> float:
-        """rounds / noise_multiplier^2: many Gaussian releases are one."""
-        # theory/gaussian.md, Proposition 1; two roundings.
+        # Many Gaussian releases are one: theory/gaussian.md, Proposition 1; two roundings.
         return rounded_up(self.rounds / self.noise_multiplier**2)
 
 
@@ -290,7 +281,7 @@ def _epsilon(channel: Channel, order: float, neighboring: Neighboring, cohort: i
 
 @functools.lru_cache(maxsize=256)
 def _lipschitz(channel: Channel) -> float:
-    """Largest change of a code's log-likelihood, in nats, per unit of a coordinate."""
+    # The largest change of a code's log-likelihood, in nats, per unit of a coordinate.
     # theory/accounting.md, Proposition 6: log-likelihoods are steepest at vertices.
     return rounded_up(certify_metric(channel, "l1").epsilon.upper / channel.clip)
 
@@ -339,12 +330,10 @@ class NoiseRelease(Rounds):
 
     @property
     def unit(self) -> Unit:
-        """`example` if `one_example` is set."""
         return "example" if self.one_example else "client"
 
     @property
     def distance(self) -> float:
-        """Sum of the total variation distances of all coordinates and rounds."""
         # theory/accounting.md, Proposition 4: distances of independent draws add up.
         return rounded_up(self.releases * self.noise.distance(self.cohort))
 
@@ -361,7 +350,7 @@ class NoiseRelease(Rounds):
 
     @property
     def squared_mu(self) -> float | None:
-        """Squared distance of all rounds times that of a unit step, `step_square`."""
+        """Multiply all rounds' squared distance by that of a unit step, `step_square`."""
         # theory/gaussian.md, Proposition 4; `rounded_up` pays for both products.
         step = step_square(_curvature(self.noise, self.cohort))
         if math.isinf(step):  # a law too narrow to compare
@@ -369,7 +358,6 @@ class NoiseRelease(Rounds):
         return rounded_up(self.rounds * self.squared_distance * step)
 
     def under(self, trust: Trust) -> NoiseRelease:
-        """Return this release under another trust."""
         # A client's own numbers are a sum over one client, which has that client's noise alone.
         return replace(self, trust=trust, cohort=hiding(trust, self.cohort))
 
@@ -435,25 +423,23 @@ class LaplaceRelease(Rounds):
 
     @property
     def unit(self) -> Unit:
-        """`example` if `one_example` is set."""
         return "example" if self.one_example else "client"
 
     def under(self, trust: Trust) -> LaplaceRelease:
         """Return this release under another trust; of one client's share of the noise, no bound."""
         # One client's share is mostly zero: the more clients share the noise, the larger the ratio
         # of neighbours' laws, so no scale may be claimed for it.
-        alone = hiding(trust, self.cohort) < self.cohort
-        return replace(self, trust=trust, **({"cohort": 1, "scale": 0.0} if alone else {}))
+        noise_shared = hiding(trust, self.cohort) < self.cohort
+        return replace(self, trust=trust, **({"cohort": 1, "scale": 0.0} if noise_shared else {}))
 
     @property
     def epsilon(self) -> float:
-        """Pure epsilon of one round, rounded up."""
+        # Pure epsilon of one round, rounded up.
         # theory/statistics.md, Proposition 2.
         return rounded_up(self.l1_distance / self.scale) if self.scale else math.inf
 
     @property
     def distance(self) -> float:
-        """Sum of the total variation distances of all coordinates and rounds."""
         # theory/accounting.md, Proposition 4: distances of independent draws add up.
         return rounded_up(self.releases * self.drawn)
 
@@ -468,7 +454,7 @@ class LaplaceRelease(Rounds):
 
     @property
     def squared_mu(self) -> float:
-        """Squared mu of Gaussian noise that dominates randomised response of this epsilon."""
+        """Return mu^2 of Gaussian noise that dominates randomised response of this epsilon."""
         if self.rounds == 0:
             return 0.0
         # theory/statistics.md, Proposition 3; the allowances pay for the inverse and its argument.

@@ -113,28 +113,30 @@ def _mixed(
     """
     # theory/sampling.md, Proposition 10: by convexity, at order infinity, which is above every
     # order.
-    bounds = [_log1p_exp(_log(rate) + _log_expm1(renyi(math.inf)))]
+    bounds = [_log1p_exp_above(_log_above(rate) + _log_expm1_above(renyi(math.inf)))]
     if bound is _backward:
         # theory/sampling.md, Proposition 6: A is at most 1/(1 - rate) times the mixture.
         bounds.append(-math.log1p(-rate) * (1 + 8 * UNIT))
     if order < math.inf:
         moments = []
         if not 2 <= order <= LARGEST_ORDER:
-            moments = [_log(rate) + _log_expm1((order - 1) * renyi(order) * (1 + 2 * UNIT))]
+            moments = [
+                _log_above(rate) + _log_expm1_above((order - 1) * renyi(order) * (1 + 2 * UNIT))
+            ]
         if order <= LARGEST_ORDER:
             curve = _curve(renyi, order)
             # theory/sampling.md, Propositions 5 to 7, all in units of order (order - 1) rate^2.
             excesses = [bound(curve, rate, order)]
             if order >= 2:  # M - 1 <= rate · (the mechanism's own), between whole orders mixed
                 excesses.append(_between(curve, order) - math.log(rate) * (1 + 8 * UNIT))
-            logs = (_log(order), _log(order - 1), 2 * _log(rate))
+            logs = (_log_above(order), _log_above(order - 1), 2 * _log_above(rate))
             moments.append(min(excesses) + sum(logs) + 8 * UNIT * sum(map(abs, logs)))
-        bounds.append(_log1p_exp(min(moments)) / (order - 1))
+        bounds.append(_log1p_exp_above(min(moments)) / (order - 1))
     return min(bounds)
 
 
 def _curve(renyi: Callable[[float], float], order: float) -> np.ndarray:
-    """Logs of V_k = (e^((k-1) D_k) - 1)/(k (k-1)), raised, for k = 0, 1, 2, …
+    """Bound the logs of V_k = (e^((k-1) D_k) - 1)/(k (k-1)) from above, for k = 0, 1, 2, …
 
     V_1 bounds the divergence of order 1, entry 0 is not used. (k - 1) D_k is convex in k: between
     GRID orders it is below its chord.
@@ -149,43 +151,47 @@ def _curve(renyi: Callable[[float], float], order: float) -> np.ndarray:
     with np.errstate(invalid="ignore"):  # 0 · inf, where the curve ends
         chord = (1 - part) * moments[place] + part * moments[place + 1]
     chord = np.where(np.isnan(chord), np.inf, chord) * (1 + 8 * UNIT)
-    # 16 units: 8 of the logarithm, 1 of the difference; `_log_expm1` raises its own.
+    # 16 units: 8 of the logarithm, 1 of the difference; `_log_expm1_above` raises its own.
     spread = np.log(whole * (whole - 1.0))
-    logs = np.array([_log_expm1(float(x)) for x in chord]) - spread + 16 * UNIT * (1 + spread)
+    logs = np.array([_log_expm1_above(float(x)) for x in chord]) - spread + 16 * UNIT * (1 + spread)
     # theory/sampling.md, Proposition 3: the divergence of order 1 is at most V_1.
     two = float(moments[1])  # D_2 is above D_1, and so is V_2
-    first = min(float(logs[0]), _log(two) if two > 0 else -math.inf)
+    first = min(float(logs[0]), _log_above(two) if two > 0 else -math.inf)
     return np.concatenate([[-np.inf, first], logs])
 
 
 def _forward(curve: np.ndarray, rate: float, order: float) -> float:
-    """Bound (1 - rate)·A + rate·P against A."""
+    # (1 - rate)·A + rate·P against A.
     if order < 2:
         # theory/sampling.md, Proposition 5; the order between 1 and 2 is within 3 units.
         return _between(curve, 2 - rate * (2 - order), 16 * UNIT)
     weights = _binomial(order - 2, rate)
-    return _log_sum(weights + curve[2 : 2 + len(weights)])
+    return _log_sum_above(weights + curve[2 : 2 + len(weights)])
 
 
 def _backward(curve: np.ndarray, rate: float, order: float) -> float:
-    """Bound A against (1 - rate)·A + rate·P."""
+    # A against (1 - rate)·A + rate·P.
     # theory/sampling.md, Proposition 6: within 5 units of the order itself.
     return _between(curve, max(2.0, rate * (order + 1) - 1), 8 * UNIT * order)
 
 
 def _between(curve: np.ndarray, order: float, rounded: float = 0.0) -> float:
-    """log of the mix of V at the whole orders around one that may be off by `rounded`."""
+    """Mix V at the whole orders around `order`, which may be off by `rounded`.
+
+    Returns:
+        The logarithm, rounded up.
+    """
     least = math.floor(order)
     part = order - least
     if part == rounded == 0:
         return float(curve[least])
     # theory/sampling.md, Proposition 11: what the order may be off is added to both weights.
     weights = np.log([1 - part + rounded, part + rounded])
-    return _log_sum(weights + 16 * UNIT * (1 + np.abs(weights)) + curve[least : least + 2])
+    return _log_sum_above(weights + 16 * UNIT * (1 + np.abs(weights)) + curve[least : least + 2])
 
 
 def _apart(curve: np.ndarray, rate: float, order: float) -> float:
-    """Bound (1 - rate)·A + rate·P against (1 - rate)·A + rate·P'."""
+    # (1 - rate)·A + rate·P against (1 - rate)·A + rate·P'.
     # theory/sampling.md, Proposition 7: `joined` is of P and P', `rest` of each with A.
     joined = _binomial(order - 1, rate)
     rest = [_remainder(curve, 1 + rate * order), _remainder(curve, rate * (order + 1))]
@@ -194,22 +200,22 @@ def _apart(curve: np.ndarray, rate: float, order: float) -> float:
     else:
         weights = _binomial(order - 2, rate)
         logs = [_log_tilt(by) + curve[2 + by : 2 + by + len(weights)] for by in ORDER_SHIFTS]
-        rest.append(_log_sum(weights + np.min(logs, axis=0)))
+        rest.append(_log_sum_above(weights + np.min(logs, axis=0)))
     absent = math.log1p(-rate) * (1 - 4 * UNIT)
-    main = _log_sum(joined + curve[1 : 1 + len(joined)])
-    return _log_sum(np.array([main, *(absent + part for part in rest)]))
+    main = _log_sum_above(joined + curve[1 : 1 + len(joined)])
+    return _log_sum_above(np.array([main, *(absent + part for part in rest)]))
 
 
 def _remainder(curve: np.ndarray, decay: float) -> float:
-    """log of a bound of the integral of (g - 1) g^(-1 - decay) H_g over g > 1."""
-    # theory/sampling.md, Proposition 8: any of ORDER_SHIFTS gives a bound. The decay
-    # has 2 roundings.
+    # The integral of (g - 1) g^(-1 - decay) H_g over g > 1.
+    # theory/sampling.md, Proposition 8: any of ORDER_SHIFTS gives a bound. The decay has 2
+    # roundings.
     decay *= 1 - 4 * UNIT  # less decay gives more
     return min(_log_tilt(decay + by) + float(curve[2 + by]) for by in ORDER_SHIFTS)
 
 
 def _log_tilt(decay: float) -> float:
-    """log of the largest (g - 1) g^(-1 - decay) over g > 1, raised."""
+    # The largest (g - 1) g^(-1 - decay) over g > 1.
     if decay == 0:
         return 0.0
     value = decay * math.log(decay / (1 + decay)) - math.log1p(decay)
@@ -218,7 +224,7 @@ def _log_tilt(decay: float) -> float:
 
 
 def _binomial(trials: float, rate: float) -> np.ndarray:
-    """Logs of weights w_k, raised, with (1 - rate + rate·g)^trials <= sum w_k g^k for every g > 0.
+    """Return log w_k, raised, with (1 - rate + rate·g)^trials <= sum w_k g^k for every g > 0.
 
     Binomial probabilities; between whole numbers of trials, the mix of both.
     """
@@ -235,34 +241,33 @@ def _binomial(trials: float, rate: float) -> np.ndarray:
 
 def _log_binomial(trials: int, rate: float) -> np.ndarray:
     k = np.arange(trials + 1)
-    ways, taken, left = _log_ways(trials), k * math.log(rate), (trials - k) * math.log1p(-rate)
-    return ways + taken + left + 16 * UNIT * (1 + ways - taken - left)
+    coefficients = _log_coefficients(trials)
+    successes, failures = k * math.log(rate), (trials - k) * math.log1p(-rate)
+    error = 16 * UNIT * (1 + coefficients - successes - failures)
+    return coefficients + successes + failures + error
 
 
 @functools.lru_cache(maxsize=64)
-def _log_ways(trials: int) -> np.ndarray:
+def _log_coefficients(trials: int) -> np.ndarray:
     return np.array([math.log(math.comb(trials, k)) for k in range(trials + 1)])
 
 
-def _log_sum(logs: np.ndarray) -> float:
-    """log of the sum of e^logs, raised."""
+def _log_sum_above(logs: np.ndarray) -> float:
     peak = float(logs.max())
     if math.isinf(peak):
         return peak
-    # Two differences, exp and log: below 32 units of what is largest; n - 1 sums.
+    # Rounded up. Two differences, exp and log: below 32 units of the largest; n - 1 sums.
     largest = float(np.abs(logs[np.isfinite(logs)]).max())
     total = float(np.exp(logs - peak).sum())
     return peak + math.log(total) + UNIT * (len(logs) + 32 + 32 * largest)
 
 
-def _log(value: float) -> float:
-    """log, raised."""
+def _log_above(value: float) -> float:
     log = math.log(value)
     return log + 8 * UNIT * abs(log)
 
 
-def _log_expm1(value: float) -> float:
-    """log(e^value - 1), raised; -inf at 0."""
+def _log_expm1_above(value: float) -> float:
     if value <= 0:
         return -math.inf
     if math.isinf(value):
@@ -271,8 +276,7 @@ def _log_expm1(value: float) -> float:
     return log + 32 * UNIT * (1 + abs(log) + value)
 
 
-def _log1p_exp(value: float) -> float:
-    """log(1 + e^value), raised."""
+def _log1p_exp_above(value: float) -> float:
     if math.isinf(value):
         return max(value, 0.0)
     return float(np.logaddexp(0.0, value + 8 * UNIT * (1 + abs(value)))) * (1 + 32 * UNIT)
@@ -300,18 +304,18 @@ takes part in each round independently."""
 DRAWS: tuple[Draw, ...] = ("fixed", "poisson")
 
 
-def rate_of(cohort: int, population: int) -> float:
+def sampling_rate(cohort: int, population: int) -> float:
     """Return the probability of taking part in a round, rounded up.
 
     Example:
-        >>> rate_of(200, 200)
+        >>> sampling_rate(200, 200)
         1.0
     """
     # theory/sampling.md, Proposition 1: a rate that is rounded up covers the true one.
     return 1.0 if cohort == population else math.nextafter(cohort / population, 1.0)
 
 
-def distance_of(release: Release | None) -> float | None:
+def gaussian_distance(release: Release | None) -> float | None:
     """Bound the distance of neighbours under Gaussian noise that dominates a release.
 
     Args:
@@ -402,7 +406,7 @@ class Sampled(ReleaseDefaults):
 
     Attributes:
         release: of one round (`rounds=1`), as if the client took part.
-        rate: probability of taking part; for a fixed size see `of_cohort`.
+        rate: probability of taking part; for a fixed size see `from_cohort`.
         rounds: rounds of the whole run, whether the client takes part or not.
         scheme: `poisson`, where each client takes part independently, or `fixed`, where every
             cohort of a size is equally likely.
@@ -452,60 +456,56 @@ class Sampled(ReleaseDefaults):
         check_absent(self.absent, self.release, self.scheme)
 
     @classmethod
-    def of_cohort(cls, release: Release, population: int, cohort: int, rounds: int) -> Sampled:
-        """Cohorts of a fixed size, drawn uniformly from the population in every round.
+    def from_cohort(cls, release: Release, population: int, cohort: int, rounds: int) -> Sampled:
+        """Sample cohorts of a fixed size uniformly from the population in every round.
 
         Example:
             >>> import randquant as rq
             >>> one = rq.GaussianRelease(noise_multiplier=1.0, dimension=650, rounds=1)
-            >>> Sampled.of_cohort(one, population=200, cohort=4, rounds=300).scheme
+            >>> Sampled.from_cohort(one, population=200, cohort=4, rounds=300).scheme
             'fixed'
         """
         population = validate.whole("population", population, low=1, high=2**53)
         why = "the population is that small"
         cohort = validate.whole("cohort", cohort, low=1, high=population, why=why)
-        return cls(release, rate_of(cohort, population), rounds, "fixed")
+        return cls(release, sampling_rate(cohort, population), rounds, "fixed")
 
     @property
     def trust(self) -> Trust:
-        """The trust under which the bound holds."""
         return "model" if self.models else self.release.trust
 
     @property
     def neighboring(self) -> Neighboring:
-        """The neighbouring relation."""
         return self.release.neighboring
 
     @property
     def sampled(self) -> bool:
-        """True."""
         return True
 
     @property
     def releases(self) -> int:
-        """Single-coordinate releases, as if the client took part in every round."""
+        # As if the client took part in every round.
         return self.release.releases * self.rounds
 
     @property
     def distance(self) -> float:
-        """Total variation distance of all rounds: those of single rounds add up."""
         # theory/rounding.md, Proposition 8.
         return self.release.distance * self.rounds * (1 + 8 * UNIT)
 
     def renyi(self, order: float) -> float:
-        """Upper bound of the Rényi divergence of all rounds: amplified bounds add up."""
+        """Bound the Rényi divergence of all rounds: amplified bounds add up."""
         if self.releases == 0:
             return 0.0
         # theory/sampling.md, Proposition 1: rounds are drawn independently, so they add up, and one
         # draw decides for all coordinates of a round: the whole release is amplified.
-        per_round = _of_one_round(self.release, self._absent(), self.rate, self.scheme, order)
+        per_round = _round_divergence(self.release, self._absent(), self.rate, self.scheme, order)
         # theory/rounding.md, Proposition 8: two roundings.
         return self.rounds * per_round * (1 + 8 * UNIT)
 
     @property
     def dominating_pairs(self) -> tuple[Mixture, int] | None:
-        """The pair that dominates one round if Gaussian noise dominates the release, and rounds."""
-        apart, away = distance_of(self.release), distance_of(self.absent)
+        """Return the pairs of one round if Gaussian noise dominates the release, and the rounds."""
+        apart, away = gaussian_distance(self.release), gaussian_distance(self.absent)
         if apart is None:
             return None
         gaussian = self.release.gaussian_multiplier is not None
@@ -514,20 +514,19 @@ class Sampled(ReleaseDefaults):
                 return None
             if gaussian and away <= 2 * apart:
                 # theory/sampling.md, Proposition 19: the stand-in is opposite the client.
-                return Mixture.of_zeros(self.rate, apart), self.rounds
+                return Mixture.for_zeros(self.rate, apart), self.rounds
             # theory/sampling.md, Proposition 14: zeros are an update too.
-            return Mixture.of_exchange(self.rate, (away, 0.0)), self.rounds
+            return Mixture.for_exchange(self.rate, (away, 0.0)), self.rounds
         if self.neighboring == "zero_out":
             # theory/sampling.md, Proposition 13.
-            return Mixture.of_absence(self.rate, apart), self.rounds
+            return Mixture.for_absence(self.rate, apart), self.rounds
         if gaussian and away is not None and away < apart:
             # theory/sampling.md, Proposition 13: absence is between the two.
-            return Mixture.of_exchange(self.rate, (away, -away)), self.rounds
+            return Mixture.for_exchange(self.rate, (away, -away)), self.rounds
         # theory/sampling.md, Proposition 14: absence is like either, whichever is worse.
-        return Mixture.of_exchange(self.rate, (apart, 0.0)), self.rounds
+        return Mixture.for_exchange(self.rate, (apart, 0.0)), self.rounds
 
     def _absent(self) -> Release | None:
-        """The release for neighbours who differ by one client's absence, if it is known."""
         # theory/sampling.md, Proposition 9: a client that does not take part counts as zeros, so
         # absence is the `zero_out` neighbour; with a stand-in (`fixed`) it is not.
         if self.absent is None and self.scheme == "poisson":
@@ -536,7 +535,7 @@ class Sampled(ReleaseDefaults):
 
 
 @functools.lru_cache(maxsize=4096)
-def _of_one_round(
+def _round_divergence(
     release: Release, absent: Release | None, rate: float, scheme: Draw, order: float
 ) -> float:
     if scheme == "fixed" and release.neighboring == "zero_out":
@@ -592,7 +591,7 @@ class HiddenCohorts:
 
     @property
     def participations(self) -> int:
-        """Average number of rounds that a client takes part in, rounded up."""
+        # The average number of rounds that a client takes part in, rounded up.
         return -(-self.rounds * self.cohort // self.population)
 
     def all_send(self, trust: Trust | None) -> bool:
@@ -603,22 +602,22 @@ class HiddenCohorts:
         return self.draw != "fixed" and trust != "central"
 
     def summands(self, trust: Trust | None) -> int:
-        """Return the number of payloads in a sum, with a mechanism of that trust."""
+        # Zeros that absent clients send are in the sum too.
         return self.population if self.all_send(trust) else self.cohort
 
     def release(
         self, mechanism: Releasing, dimension: int, rounds: int, neighboring: Neighboring
     ) -> Release | None:
-        """The release of the first `rounds` rounds of the run; None without privacy."""
+        """Return the release of the first `rounds` rounds of the run; None without privacy."""
         one = mechanism.release(dimension, 1, neighboring)
         if one is None:
             return None
         everybody, absent = self.all_send(one.trust), None
         if (self.draw == "fixed") == (neighboring == "zero_out"):
-            # Absence is a stand-in, or zeros.
+            # In place of an absent client another one takes part (`fixed`), or zeros count.
             other: Neighboring = "replace_one" if neighboring == "zero_out" else "zero_out"
             absent = mechanism.release(dimension, 1, other)
-        rate = rate_of(self.cohort, self.population)
+        rate = sampling_rate(self.cohort, self.population)
         return Sampled(one, rate, rounds, self.draw, everybody, absent, self.models)
 
     def gaussian_multiplier(self, epsilon: float, delta: float, neighboring: Neighboring) -> float:
@@ -629,7 +628,7 @@ class HiddenCohorts:
         return _least_multiplier(self, epsilon, delta, neighboring)
 
 
-def release_of(
+def run_release(
     mechanism: Releasing,
     dimension: int,
     rounds: int,
@@ -667,9 +666,9 @@ def release_of(
     examples = check_examples(examples)
     if numbers:
         raise ValueError(
-            f"Expected no numbers beside an update that counts for one of {examples} examples, "
-            "got some: one example may move a number by its whole range; protect clients, or leave "
-            "the numbers out."
+            f"Expected no numbers with an update whose unit is one of {examples} examples, got "
+            f"numbers={numbers}: one example may move a number by its whole range; protect "
+            "clients, or leave the numbers out."
         )
     if cohorts is not None:
         raise ValueError(
@@ -681,8 +680,8 @@ def release_of(
     release = mechanism.example_release(dimension, rounds, neighboring, examples)
     if (release.unit, release.neighboring) != ("example", neighboring):
         raise ValueError(
-            f"Expected a release of one example under {neighboring} of {type(mechanism).__name__}, "
-            f"got one of a {release.unit} under {release.neighboring}."
+            f"Expected {type(mechanism).__name__} to release one example under {neighboring}, got "
+            f"a release of one {release.unit} under {release.neighboring}."
         )
     return release
 
@@ -696,7 +695,7 @@ class _Noise(Releasing):
     def release(
         self, dimension: int, rounds: int, neighboring: Neighboring = "replace_one"
     ) -> Release:
-        """The multiplier is relative to two updates' distance."""
+        # The multiplier is relative to the distance of two updates; zeros are half as far away.
         apart = 2 if neighboring == "zero_out" else 1
         multiplier = self.multiplier * apart
         return GaussianRelease(multiplier, dimension, rounds, "central", neighboring)

@@ -109,7 +109,7 @@ def certify(
     return Certificate(
         order=order,
         epsilon=Interval(lower_bound, upper_bound),
-        witness=(channel.input_of(vertex), channel.input_of(other)),
+        witness=(channel.vertex_input(vertex), channel.vertex_input(other)),
         code=_loudest_code(weights[vertex], weights[other]),
         channel=channel,
     )
@@ -124,7 +124,7 @@ def _against_zero(channel: Channel, order: float) -> Certificate:
     pairs = [renyi(rows, zero, total, order), renyi(zero, rows, total, order)]
     lower, upper = (np.stack(side) for side in zip(*pairs, strict=True))
     swapped, vertex = (int(i) for i in np.unravel_index(int(lower.argmax()), lower.shape))
-    witness = (channel.input_of(vertex), 0.0)
+    witness = (channel.vertex_input(vertex), 0.0)
     code = _loudest_code(*((zero, rows[vertex]) if swapped else (rows[vertex], zero)))
     return Certificate(
         order,

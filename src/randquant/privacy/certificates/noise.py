@@ -17,7 +17,7 @@ from randquant.privacy.divergence import UNIT
 
 # The formula of theory/additive.md, Proposition 1 (`shift_divergence`) has a dozen roundings; those
 # of Propositions 2 to 5 as few, and an exp or a log, which are right to 8 units.
-ABOVE = 1 + 256 * UNIT
+ROUND_UP_FACTOR = 1 + 256 * UNIT
 """Factor that rounds a short formula of non-negative terms up, whatever float64 did to it."""
 
 
@@ -97,4 +97,4 @@ def shift_divergence(
     # theory/additive.md, Proposition 1: at whole orders t = 0, and the spread drops out.
     slope = order * curvature + excess * (part * (1 - part) / (order - 1))
     # No term is negative, so every rounding is relative to the result.
-    return squared_distance / 2 * slope * ABOVE
+    return squared_distance / 2 * slope * ROUND_UP_FACTOR

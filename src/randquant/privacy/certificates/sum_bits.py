@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from randquant.channels.channel import EVEN, Channel
+from randquant.channels.channel import EVEN_SHARE, Channel
 from randquant.privacy.certificates.sum_kernel import bounds_of_boxes
 from randquant.privacy.divergence import UNIT
 
@@ -103,7 +103,7 @@ class LogBinomial:
         tail = _log(min(value, self.first)) + float(self.logs[0])
         inside = self.logs[: max(value - self.first, 0)]
         beyond = _log(max(min(value, self.trials + 1) - self.last - 1, 0)) + float(self.logs[-1])
-        return _log_sum(np.append(inside, [tail, beyond]))
+        return _log_sum_above(np.append(inside, [tail, beyond]))
 
     def groups(self) -> list[tuple[int, int, float]]:
         """Cut 0..trials into groups: (least, greatest, log of at least its mass), largest first.
@@ -122,30 +122,30 @@ class LogBinomial:
             width = fine_width if likely else max(end // COARSE_GROUP_PARTS, fine_width)
             start = min(end, high) - width
             start = max(start, self.first) if end > self.first else 0
-            mass = self._between(start, end)
+            mass = self._log_mass_between(start, end)
             if mass > -math.inf:
                 groups.append((start, end - 1, mass))
             end = start
         return groups
 
-    def _between(self, start: int, end: int) -> float:
-        """Return an upper bound of log P(start <= K < end)."""
+    def _log_mass_between(self, start: int, end: int) -> float:
+        # Bounds log P(start <= K < end): values outside the window are no likelier than its nearer
+        # end.
         low, high = max(start - self.first, 0), max(end - self.first, 0)
         before = _log(max(min(end, self.first) - start, 0)) + float(self.logs[0])
         after = _log(max(end - max(start, self.last + 1), 0)) + float(self.logs[-1])
         # A probability: rounding may not bring it above 1.
-        return min(_log_sum(np.append(self.logs[low:high], [before, after])), 0.0)
+        return min(_log_sum_above(np.append(self.logs[low:high], [before, after])), 0.0)
 
 
 def _log(count: int) -> float:
-    # 1e-15 is 9 units. The rest of the logarithm's error is in the spare units of `_log_sum`: it is
-    # added to the logarithm at a window's end, which is below -29 if there are values outside. With
-    # the next step that is below -60, and steps differ by log 4 at most.
+    # 1e-15 is 9 units. The spare units of `_log_sum_above` pay for the rest of the logarithm's
+    # error: it is added to the logarithm at a window's end, which is below -29 if there are values
+    # outside. With the next step that is below -60, and steps differ by log 4 at most.
     return math.log(count) + 1e-15 if count > 0 else -math.inf
 
 
-def _log_sum(logs: np.ndarray) -> float:
-    """Return an upper bound of the logarithm of the sum of e^logs."""
+def _log_sum_above(logs: np.ndarray) -> float:
     top = float(logs.max(initial=-math.inf))
     if top == -math.inf:
         return top
@@ -181,7 +181,7 @@ class Bits:
         trials: number of bits in a code.
         ends: two rows of whole numbers: the law of a bit at either end.
         error: largest relative difference between a weight and that of the mixture.
-        even: the share of codes that are drawn evenly from all codes, 0 or EVEN.
+        even: the share of codes that are drawn evenly from all codes, 0 or EVEN_SHARE.
         mirrored: whether one end is the mirror image of the other.
     """
 
@@ -203,7 +203,7 @@ class Bits:
         # A binomial law of a bit that is not certain has no impossible code.
         if not rows.all():
             return None
-        readings = [Bits._read(rows, channel.denominator, even) for even in (0.0, EVEN)]
+        readings = [Bits._read(rows, channel.denominator, even) for even in (0.0, EVEN_SHARE)]
         valid = (bits for bits in readings if bits)
         return min(valid, key=lambda bits: bits.error, default=None)
 
@@ -379,7 +379,7 @@ class PairGrid:
 
     @property
     def work(self) -> int:
-        """Number of sums over outcomes that the grid needs."""
+        # Sums over outcomes: one for each curvature of a cell, and two moments for each pair.
         return int((self.high - self.low).sum()) + 2 * len(self.first)
 
     def mirrored_values(self, values: np.ndarray) -> np.ndarray:

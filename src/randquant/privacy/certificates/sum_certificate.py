@@ -162,8 +162,8 @@ def _evenly_spaced(count: int, most: int) -> list[int]:
     return np.unique(np.linspace(0, count - 1, most).round().astype(int)).tolist()
 
 
-def _neighbours(count: int, steps: tuple[int, ...]) -> Iterator[tuple[int, int]]:
-    """Yield (i, j) of 0 to count - 1: some i, evenly spaced, and those j that are `steps` away."""
+def _close_index_pairs(count: int, steps: tuple[int, ...]) -> Iterator[tuple[int, int]]:
+    # Some i, evenly spaced, and those j that are `steps` away from it.
     for index in _evenly_spaced(count, MAX_CLOSE_POINTS):
         for step in steps:
             both = (index - step, index + step)
@@ -189,7 +189,7 @@ class _ClosePairs:
         """Pair some vertices and some of the points with inputs on both sides of them."""
         inputs, weights, total = channel.inputs, channel.weights.astype(object), channel.denominator
         pairs, distance, rows = [], [], []
-        for vertex, other in _neighbours(len(inputs), (1,)):
+        for vertex, other in _close_index_pairs(len(inputs), (1,)):
             width = inputs[other] - inputs[vertex]
             # Whole numbers, so that rows are exact, and positions are those of a dither.
             for part in CLOSE_PAIR_PARTS if width != 0 else ():
@@ -197,7 +197,7 @@ class _ClosePairs:
                 distance.append(abs(width) / part)
                 mixed = (part - 1) * weights[vertex] + weights[other]
                 rows.append((weights[vertex] / total, mixed / (part * total)))
-        for i, j in _neighbours(len(points), CLOSE_PAIR_STEPS):
+        for i, j in _close_index_pairs(len(points), CLOSE_PAIR_STEPS):
             pairs.append((points[i], points[j]))
             distance.append(abs(points[i] - points[j]))
             rows.append((_row(channel, points[i]), _row(channel, points[j])))
@@ -458,7 +458,7 @@ def _strongest_attack(rows: Rows, others: int, order: float, single: float) -> A
 def _least_hidden_pair(
     rows: Rows, vertex: int, others: int, order: float, depth: float
 ) -> tuple[float, Law, int, int]:
-    """Estimate which pair others at a vertex hide least: (log moment, their law, p, q)."""
+    # (estimated log moment, law of the others' sum, p, q) of the pair that they hide least.
     noise = at_one_vertex(rows.weights[vertex], rows.total, others, depth)
     # Rounded moments choose the pair; its proven lower end counts.
     table = np.where(rows.allowed, _log_moment_table(rows, noise, order), -1.0)
@@ -467,7 +467,6 @@ def _least_hidden_pair(
 
 
 def _extreme_sum_attacks(rows: Rows) -> Iterator[Attack]:
-    """Yield the attacks of pure privacy that look at the least and at the greatest sum only."""
     for code in (0, -1):
         # theory/sums.md, Proposition 5: the least sum is sent only if everybody sends the least
         # code. So if the others can send it too, one client's ratio at that code remains.
@@ -557,7 +556,7 @@ def _bounded_log_moment(rows: Rows, others: OthersBound, order: float, log_singl
 
 
 def _log_moment_table(rows: Rows, noise: Law, order: float) -> np.ndarray:
-    """Bound the log moments (R, R) of all pairs behind a noise, without what was trimmed off it."""
+    # (R, R), without what was trimmed off the noise's law: `_add_trimmed` adds it.
     table, size = rows.probabilities, len(rows.weights)
     if rows.vertices == size:
         moments, slack = log_moments(noise, table, table, order)

@@ -40,7 +40,7 @@ from randquant.privacy.certificates.vector import Kappa, kappa
 from randquant.privacy.divergence import UNIT
 from randquant.privacy.guarantee import at_most
 
-LARGEST_SUM = 2**17
+MAX_SUM_CLIENTS = 2**17
 """Most clients that are counted: more only hide more (Proposition 1), and laws would be longer."""
 
 MAX_VERTEX_LAWS = 2500
@@ -118,7 +118,7 @@ def _canonical_orientation(channel: Channel) -> tuple[Channel, int]:
     # have equal bounds, and none is computed twice.
     orientations = []
     for inputs, codes in itertools.product((1, -1), repeat=2):
-        # There is no -0.
+        # Adding 0.0 turns -0.0 into 0.0, so that equal channels compare equal.
         points, values = inputs * channel.inputs[::inputs] + 0.0, codes * channel.values[::codes]
         turned = Channel(points, values, channel.weights[::inputs, ::codes], channel.denominator)
         orientations.append((turned, inputs))
@@ -135,7 +135,7 @@ def _kappa_sum(channel: Channel, clients: int, order: float) -> Kappa:
         lower, witness = infinite_case(channel, single.witness)
         return Kappa(lower, single.upper, order, witness)
     # theory/vector-sums.md, Proposition 1: counting on fewer is a bound.
-    counted = min(clients, LARGEST_SUM)
+    counted = min(clients, MAX_SUM_CLIENTS)
     lower, witness = by_distance(channel, counted - 1, order)
     upper = min(_upper(channel, counted - 1, order, lower), single.upper)
     fewer = 1 << (counted - 1).bit_length() - 1
@@ -278,7 +278,7 @@ class _Sums:
         return curvature * ROUND_UP_FACTOR, np.logaddexp(0.0, excess)
 
     def _values(self, grid: PairGrid, sums: SumOutcomes) -> Values:
-        """Bound curvature and log(M - 1) of a grid's pairs behind one law of the others."""
+        # Curvature and log(M - 1), (N,) each; infinite where rounding may be too large a share.
         error = moment_error(sums.error, self.client.loss, sums.scale, self.order)
         curvature, excess = np.empty(len(grid.first)), np.empty(len(grid.first))
         if error > MAX_RELATIVE_ERROR:

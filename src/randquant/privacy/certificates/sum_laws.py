@@ -356,7 +356,7 @@ class Rows:
         table, total = channel.weights, channel.denominator
         # theory/sums.md, Proposition 1: equal rows count once, in the order of the inputs.
         first = np.sort(np.unique(table, axis=0, return_index=True)[1])
-        weights, inputs = table[first], np.array([channel.input_of(int(v)) for v in first])
+        weights, inputs = table[first], np.array([channel.vertex_input(int(v)) for v in first])
         count = len(first)
         difference = asymmetry(weights)
         if neighboring == "replace_one":
@@ -403,7 +403,7 @@ class Rows:
         return np.where(self.allowed, lower, 0.0), np.where(self.allowed, upper, 0.0)
 
     def ratios(self, code: int) -> np.ndarray:
-        """(R, R) lower bounds of the log ratio of two rows' weights of a code, for neighbours."""
+        """Bound the log ratios of rows' weights of a code from below: (R, R), for neighbours."""
         column = self.weights[:, code]
         ratio = log_ratio(column[:, None], column[None])
         # theory/rounding.md, Proposition 6: a lower bound of the logarithm.

@@ -150,7 +150,7 @@ def _block_cover(
         return None
     least_variance = size * _least_variance(rows)
     factors = BELL_VARIANCE_FACTORS if few_blocks and with_bells else ()
-    bells = tuple(_bell(factor * least_variance) for factor in factors)
+    bells = tuple(_truncated_normal(factor * least_variance) for factor in factors)
     # Caps on the layers decide how tight the bound is, not whether it holds, so they are estimated
     # from blocks of equal clients, which are few.
     caps = [TAKEN_SHARE * kind_share] if bells else []
@@ -168,7 +168,7 @@ def _block_cover(
 
 
 def _best_kinds(rows: np.ndarray, size: int, middle: bool) -> tuple[np.ndarray, float]:
-    """Choose among the trimmed tails; return the kinds and their share in equal-client blocks."""
+    # (kinds, their share in the blocks whose clients all have the same input).
     laws = _equal_client_laws(rows, size)
     # Which laws serve as kinds decides how tight the bound is, not whether it holds: those that
     # hide most variance per block are taken.
@@ -179,7 +179,7 @@ def _best_kinds(rows: np.ndarray, size: int, middle: bool) -> tuple[np.ndarray, 
 
 
 def _distinct_blocks(rows: np.ndarray, size: int) -> list[tuple[int, ...]]:
-    """Return the multisets of vertices in a block, one of each mirrored pair; [] if too many."""
+    # Multisets of vertices, one of each mirrored pair; none where there would be too many.
     last = len(rows) - 1
     if math.comb(last + size, size) > 2 * MAX_PROGRAMMES:
         return []
@@ -250,15 +250,15 @@ def _kinds(
 
 
 def _trim_tails(law: np.ndarray, lower_mass: float, upper_mass: float) -> np.ndarray:
-    """Cut these probabilities off a law's ends; return whole numbers over their sum."""
+    # Whole numbers over their sum, so that float64 holds the law with one rounding.
     first = int(np.searchsorted(np.cumsum(law), lower_mass))
     last = len(law) - int(np.searchsorted(np.cumsum(law[::-1]), upper_mass))
     units = np.ceil(law[first:last] * SHAPE_UNITS)
     return units / units.sum()
 
 
-def _bell(variance: float) -> np.ndarray:
-    """Return a truncated normal law on the integers, as whole numbers over their sum."""
+def _truncated_normal(variance: float) -> np.ndarray:
+    # Whole numbers over their sum, so that float64 holds the law with one rounding.
     reach = max(int(MAX_BELL_DEVIATIONS * math.sqrt(variance)), 1)
     density = np.exp(-(np.arange(-reach, reach + 1) ** 2) / (2 * variance))
     units = np.ceil(density / density.sum() * SHAPE_UNITS)
@@ -318,7 +318,7 @@ def _common_shares(
 def _solve_programmes(
     relative_shapes: list[np.ndarray], membership: np.ndarray, caps: Sequence[float]
 ) -> np.ndarray:
-    """Find weights of the shifted shapes in each linear programme; zeros where none is solved."""
+    # (programmes, shapes) weights, zeros where the solver fails: a proposal, no bound rests on it.
     from scipy.optimize import linprog
     from scipy.sparse import block_diag
 
@@ -458,7 +458,6 @@ def bounding_laws(
 
 
 def max_affordable_laws(channel: Channel, others: int) -> int:
-    """Return how many laws of a sum of this many codes fit into MAX_LAW_ENTRIES."""
     return max(MAX_LAW_ENTRIES // (others * channel.levels), MIN_LAWS)
 
 
@@ -515,7 +514,7 @@ def _grouping(kinds: int, units: int, max_laws: int) -> tuple[int, int]:
 
 
 def _compositions(kinds: int, count: int) -> Iterator[tuple[int, ...]]:
-    """Yield all ways to divide `count` among kinds: the number of each (stars and bars)."""
+    # Stars and bars: the cuts are the places of the bars.
     for cuts in itertools.combinations(range(count + kinds - 1), kinds - 1):
         ends = (-1, *cuts, count + kinds - 1)
         yield tuple(b - a - 1 for a, b in itertools.pairwise(ends))
@@ -672,7 +671,7 @@ def _bound_by_blocks(
 def _estimated_excess(
     cover: BlockCover, others: int, depth: float, end_moment: float, single_moment: float
 ) -> float:
-    """Estimate log(M - 1) of the bound that a cover will give; no bound rests on it."""
+    # An estimate that chooses among covers; no bound rests on it.
     counts, log_masses = zip(*_block_counts(cover, others // cover.size, depth), strict=True)
     variances = [_variance(cover.kinds[0]), *(_variance(bell) for bell in cover.bells)]
     hidden = np.array(counts) @ np.array(variances)
@@ -710,7 +709,6 @@ def _block_counts(
 def _split_counts(
     total: int, shares: tuple[int, ...], depth: float
 ) -> Iterator[tuple[tuple[int, ...], float]]:
-    """Divide a number of blocks among the layers, one layer after the other, in groups."""
     if len(shares) == 1:
         yield (total,), 0.0
         return

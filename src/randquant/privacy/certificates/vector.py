@@ -377,7 +377,7 @@ class BoxSearch:
         return cells, np.broadcast_to([0.0, 1.0], (len(cells), 2, 2)).copy()
 
     def _halves(self, cells: np.ndarray, sides: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Cut each box in two across its longer side; return all first halves, then all second."""
+        # First halves, then second halves: each box is cut across its longer side.
         part = np.diff(sides)[..., 0]
         length = np.where(part > MIN_SIDE, part, 0.0) * self.lines.widths[cells]
         every, longer = np.arange(len(cells)), length.argmax(axis=1)
@@ -392,7 +392,11 @@ class BoxSearch:
         return np.concatenate([np.empty(0), *bounds])
 
     def _bound(self, cells: np.ndarray, sides: np.ndarray) -> np.ndarray:
-        """Bound divergence over squared distance in n boxes, by the smallest of several bounds."""
+        """Bound divergence over squared distance in n boxes, each by the best of several proofs.
+
+        cells are (n, 2), the cells of x and x'; sides (n, 2, 2), the range of each position in
+        them.
+        """
         above_one = self.order - 1
         x, y = sides[:, 0][:, [0, 0, 1, 1]], sides[:, 1][:, [0, 1, 0, 1]]  # the four corners
         corners = np.repeat(cells[:, None], 4, axis=1)

@@ -10,7 +10,7 @@ import math
 
 from randquant.channels.channel import Channel
 from randquant.privacy.certificates.sum_bits import Bits
-from randquant.privacy.certificates.sum_curvature import LARGEST_SUM, MAX_VERTEX_LAWS
+from randquant.privacy.certificates.sum_curvature import MAX_SUM_CLIENTS, MAX_VERTEX_LAWS
 from randquant.privacy.certificates.sum_parts import (
     VERTICES_LAST_LIMIT,
     at_vertices_counted,
@@ -53,11 +53,11 @@ def check_work(channel: Channel, clients: int, *, clipped: bool = True) -> None:
 def _sum_work(channel: Channel, clients: int) -> int:
     # The bounds of a sum are computed for each of several orders.
     vertices, codes = channel.weights.shape
-    pairs, each = vertices**2 * codes, max(codes, min(clients, LARGEST_SUM) // 2**7)
+    pairs, each = vertices**2 * codes, max(codes, min(clients, MAX_SUM_CLIENTS) // 2**7)
     bits = Bits.from_channel(channel)
     if bits is not None and (bits.trials > 1 or codes == 2):
         return max(pairs // 2**6, vertices * codes * 4)
-    laws, others = 0, min(clients, LARGEST_SUM) - 1
+    laws, others = 0, min(clients, MAX_SUM_CLIENTS) - 1
     counted = at_vertices_counted(channel, others, MAX_VERTEX_LAWS, False)
     if vertices > 2 and others <= VERTICES_LAST_LIMIT * counted:
         arrangements = math.comb(clients + vertices - 2, vertices - 1)

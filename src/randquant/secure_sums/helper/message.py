@@ -263,7 +263,7 @@ def read_message(terms: HelperTerms, message: Any) -> tuple[SealedSeed, bytes]:
 
 def masked_format(bits: int, digest: bytes, client: int) -> wire.Format:
     # Terms and client are in the format's digest: a vector of another sum or client is refused.
-    return wire.Format.of(2**bits, "masked for a helper", digest.hex(), str(client))
+    return wire.Format.from_facts(2**bits, "masked for a helper", digest.hex(), str(client))
 
 
 def signed_bytes(digest: bytes, client: int, sealed: bytes) -> bytes:

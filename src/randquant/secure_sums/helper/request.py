@@ -261,7 +261,7 @@ def read_listed(listed: bytes) -> dict[int, int]:
 def _answer_format(bits: int, digest: bytes, listed: bytes) -> wire.Format:
     # The payload's checksum depends on the request and on the list of clients left out: a list with
     # another sum of masks is refused.
-    return wire.Format.of(
+    return wire.Format.from_facts(
         2**bits, "masks of a sum", digest.hex(), hashlib.sha256(listed).hexdigest()
     )
 

@@ -118,7 +118,7 @@ def confirmation(key: bytes, sender: int, digest: bytes) -> bytes:
 
 def masked_format(terms: Terms, client: int) -> Format:
     # Sum and client are in the format's digest: a vector of another sum or client does not unpack.
-    return Format.of(2**terms.bits, "masked", terms.digest.hex(), str(client))
+    return Format.from_facts(2**terms.bits, "masked", terms.digest.hex(), str(client))
 
 
 def accusation(clients: Collection[int]) -> bytes:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from randquant.aggregation.alongside import Alongside
+from randquant.aggregation.auxiliary_numbers import AuxiliaryNumbers
 from randquant.aggregation.baselines import UNPROTECTED
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.channels.keys import Key
@@ -176,7 +176,7 @@ def standardization_query(config: TrainConfig, problem: Problem) -> Standardizat
         return None
     target = math.inf if config.stop_at_epsilon is None else config.stop_at_epsilon, config.delta
     # The query gets a share of what is left, not of the target: spending is a total.
-    left = target if before is None else before.left_of(*target)
+    left = target if before is None else before.remaining(*target)
     columns, sizes = columns_of(problem, standardize), problem.clients.sizes
     return plan_query(standardize, columns, sizes, left, config.trust, config.privacy.unit)
 
@@ -257,7 +257,7 @@ def _preparation(
     return UpdatePreparation(length, noise, scalars)
 
 
-def _check_numbers(scalars: Alongside, problem: Problem) -> None:
+def _check_numbers(scalars: AuxiliaryNumbers, problem: Problem) -> None:
     if problem.trial.classes is None and "accuracy" in [each.name for each in scalars.numbers]:
         raise ValueError(
             "Expected a classification for the number accuracy, got a task without classes: send "

@@ -1,4 +1,4 @@
-"""What one hostile client can do to a round's mean, in one line for plans, logs and reports."""
+"""The worst that one hostile client can do to a round's mean, in one line for plans and reports."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.secure_sums.helper.proven import proven_bytes
 
 
-def one_client(mechanism: UpdateMechanism, dimension: int, clients: int) -> str:
+def describe_influence(mechanism: UpdateMechanism, dimension: int, clients: int) -> str:
     """Bound how far one client moves a secure sum's mean: by codes, by any vector, by its update.
 
     Args:
@@ -27,7 +27,7 @@ def one_client(mechanism: UpdateMechanism, dimension: int, clients: int) -> str:
     Example:
         >>> import randquant as rq
         >>> bit = rq.stochastic_rounding(clip=0.125, levels=2, margin=0.526)
-        >>> one_client(rq.VectorMechanism(bit, 1.0, "aggregate", 60), 650, 100)
+        >>> describe_influence(rq.VectorMechanism(bit, 1.0, "aggregate", 60), 650, 100)
         'one hostile client of 100 moves the mean by at most 0.417 (l2) by valid codes, 41.7 by \
 any vector where codes are not proven; another update moves the mean before it is encoded by 0.02; \
 with proofs a client sends 12,620 bytes'
@@ -37,7 +37,7 @@ with proofs a client sends 12,620 bytes'
         return ""
     try:
         valid = mechanism.influence(dimension, clients)
-    except TypeError:  # of a class of its own, for which no bound is known
+    except TypeError:  # a user's own mechanism, for which no bound is known
         return ""
     largest = channel.levels - 1
     most = min(2 ** mechanism.sum_bits(dimension, clients) - 1, clients * largest)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from randquant.aggregation import LEAST_WEIGHT, Alongside, Number
+from randquant.aggregation import MIN_MEAN_WEIGHT, AuxiliaryNumbers, Number
 
 ANY = st.floats(-1e6, 1e6)
 NUMBERS = st.lists(
@@ -19,12 +19,12 @@ NUMBERS = st.lists(
 
 
 def test_an_infinite_number_is_cut_to_its_bounds_and_nan_is_refused_by_name():
-    beside, update = Alongside(1.0, (Number("loss", 0, 5),)), np.ones(2)
+    beside, update = AuxiliaryNumbers(1.0, (Number("loss", 0, 5),)), np.ones(2)
     for value, bound in ((math.inf, 5.0), (-math.inf, 0.0)):
-        cut = beside.joined(update, {"loss": bound})
-        assert np.array_equal(beside.joined(update, {"loss": value}), cut)
+        cut = beside.join(update, {"loss": bound})
+        assert np.array_equal(beside.join(update, {"loss": value}), cut)
     with pytest.raises(ValueError, match=r"number 'loss' .* got nan"):
-        beside.joined(update, {"loss": math.nan})
+        beside.join(update, {"loss": math.nan})
 
 
 @given(
@@ -39,9 +39,9 @@ def test_a_joined_vector_is_within_the_mechanisms_norm(
     # mechanism's own clipping takes off.
     if weighted:
         numbers = (Number("n", 0, 50, 0.3), *numbers)
-    beside = Alongside(clip_norm, numbers, "n" if weighted else None)
+    beside = AuxiliaryNumbers(clip_norm, numbers, "n" if weighted else None)
     told = {number.name: value for number, value in zip(numbers, [*values, 1.0], strict=False)}
-    vector = beside.joined(np.array(update), told)
+    vector = beside.join(np.array(update), told)
     assert len(vector) == len(update) + len(numbers) == len(update) + beside.extra
     square = sum(Fraction(float(x)) ** 2 for x in vector)
     assert square <= Fraction(clip_norm) ** 2 * (1 + Fraction(1, 2**21))
@@ -54,10 +54,10 @@ def test_a_joined_vector_is_within_the_mechanisms_norm(
 def test_what_is_joined_comes_apart_again(clip_norm, size, value, n, weighted):
     update = np.array([3.0, -4.0]) / 5 * clip_norm * size
     numbers = Number("value", -3, 5), Number("n", 0, 200, 0.1)
-    beside = Alongside(clip_norm, numbers, weight="n" if weighted else None)
-    vector = beside.joined(update, {"value": value, "n": n})
-    mean, found = beside.parted(vector)
-    kept = min(n / 200, 1) / max(min(n / 200, 1), LEAST_WEIGHT) if weighted else 1
+    beside = AuxiliaryNumbers(clip_norm, numbers, weight="n" if weighted else None)
+    vector = beside.join(update, {"value": value, "n": n})
+    mean, found = beside.separate(vector)
+    kept = min(n / 200, 1) / max(min(n / 200, 1), MIN_MEAN_WEIGHT) if weighted else 1
     np.testing.assert_allclose(mean, kept * update, rtol=1e-4, atol=1e-5 * clip_norm)
     np.testing.assert_allclose(found["value"], value, rtol=1e-5, atol=1e-4)
     np.testing.assert_allclose(found["n"], min(n, 200), rtol=1e-4, atol=1e-2)
@@ -65,25 +65,31 @@ def test_what_is_joined_comes_apart_again(clip_norm, size, value, n, weighted):
 
 @pytest.mark.parametrize("clip_norm", [0.25, 1.0, 40.0])
 def test_noise_moves_a_number_by_the_deviation_that_is_stated(clip_norm):
-    beside = Alongside(clip_norm, (Number("value", -3, 5), Number("n", 0, 200, 0.1)))
-    vector = beside.joined(np.ones(2), {"value": 1.0, "n": 50.0})
+    beside = AuxiliaryNumbers(clip_norm, (Number("value", -3, 5), Number("n", 0, 200, 0.1)))
+    vector = beside.join(np.ones(2), {"value": 1.0, "n": 50.0})
     for place, name in ((2, "value"), (3, "n")):
         noisy = vector.copy()
         noisy[place] += 0.125
-        moved = beside.parted(noisy)[1][name] - beside.parted(vector)[1][name]
+        moved = beside.separate(noisy)[1][name] - beside.separate(vector)[1][name]
         assert beside.deviation(name, 0.125) == pytest.approx(moved, rel=1e-3)
 
 
 @pytest.mark.parametrize(
     ("make", "why"),
     [
-        (lambda: Alongside(1.0, tuple(Number(str(i)) for i in range(25))), "add up to less than 1"),
-        (lambda: Alongside(1.0, (Number("a"), Number("a"))), "each number once"),
-        (lambda: Alongside(1.0, (Number("a", -1),), weight="a"), "a number from 0 up"),
-        (lambda: Alongside(1.0, weight="a"), "a number from 0 up"),
+        (
+            lambda: AuxiliaryNumbers(1.0, tuple(Number(str(i)) for i in range(25))),
+            "add up to less than 1",
+        ),
+        (lambda: AuxiliaryNumbers(1.0, (Number("a"), Number("a"))), "each number once"),
+        (lambda: AuxiliaryNumbers(1.0, (Number("a", -1),), weight="a"), "a number from 0 up"),
+        (lambda: AuxiliaryNumbers(1.0, weight="a"), "a number from 0 up"),
         (lambda: Number("a", 1.0, 1.0), "Expected high"),
-        (lambda: Alongside(1.0, (Number("a"),)).joined(np.ones(2), {}), "a number 'a'"),
-        (lambda: Alongside(1.0, (Number("a"),)).joined(np.ones(2), {"a": math.nan}), "got nan"),
+        (lambda: AuxiliaryNumbers(1.0, (Number("a"),)).join(np.ones(2), {}), "a number 'a'"),
+        (
+            lambda: AuxiliaryNumbers(1.0, (Number("a"),)).join(np.ones(2), {"a": math.nan}),
+            "got nan",
+        ),
     ],
 )
 def test_what_cannot_be_sent_is_refused(make, why):

@@ -6,7 +6,12 @@ import re
 import numpy as np
 import pytest
 
-from randquant.aggregation import AdditiveMechanism, ChannelMechanism, VectorMechanism, one_client
+from randquant.aggregation import (
+    AdditiveMechanism,
+    ChannelMechanism,
+    VectorMechanism,
+    describe_influence,
+)
 from randquant.channels import wire
 from randquant.mechanisms import stochastic_rounding
 from randquant.secure_sums import proven_bytes
@@ -88,7 +93,7 @@ def of_any_vector(mechanism, dimension, clients=CLIENTS):
 @pytest.mark.parametrize("clients", [CLIENTS, 3000])  # of 3000 the sum is in a narrow modulus
 def test_the_line_bounds_what_valid_codes_and_any_vector_do(name, clients):
     mechanism, dimension, attained = MECHANISMS[name]
-    line = one_client(mechanism, dimension, clients)
+    line = describe_influence(mechanism, dimension, clients)
     valid, anything = map(float, re.findall(r"most (\S+) \(l2\).* codes, (\S+) by any", line)[0])
     assert mechanism.influence(dimension, clients) <= valid
     moved = of_any_vector(mechanism, dimension, clients)
@@ -97,11 +102,13 @@ def test_the_line_bounds_what_valid_codes_and_any_vector_do(name, clients):
 
 
 def test_no_line_says_what_is_not_known():
-    assert not one_client(AdditiveMechanism("skellam", 1.0, 2.0, 2), 8, 50)
-    assert not one_client(VectorMechanism(BIT, 1.0), 8, 50)  # a server that sees codes checks them
+    assert not describe_influence(AdditiveMechanism("skellam", 1.0, 2.0, 2), 8, 50)
+    assert not describe_influence(
+        VectorMechanism(BIT, 1.0), 8, 50
+    )  # a server that sees codes checks them
     sent = f"with proofs a client sends {proven_bytes(8, 1):,} bytes"
-    assert one_client(vectors(), 8, 50).endswith(f" before it is encoded by 0.04; {sent}")
-    assert "are not proven; with proofs" in one_client(
+    assert describe_influence(vectors(), 8, 50).endswith(f" before it is encoded by 0.04; {sent}")
+    assert "are not proven; with proofs" in describe_influence(
         ChannelMechanism(THREE, "aggregate", 2), 8, 50
     )
 

@@ -1,7 +1,7 @@
 """Gaussian noise that dominates sums of one bit of each client.
 
-Hidden cohorts need a dominating pair, and runs of more than 4096 clients have no closer bound:
-there epsilon would be up to 31 % and 5 % larger without this comparison.
+Hidden cohorts need a dominating pair, and sums over more than 4096 clients have no tighter bound:
+without this comparison their epsilon would be up to 31 % and 5 % larger.
 
 Derivation: `docs/theory/vector-sums.md`, "Beside Gaussian noise".
 """
@@ -35,12 +35,13 @@ MAX_WORK_SIZE, MIN_PART_COUNT = 2**21, 48
 MIN_EXACT_PROB = 1e-250
 """Less likely sums are bounded by a formula."""
 
-SLACK = 1 + 1e-9
-"""Pays for quotients, exponentials and logarithms, some dozens of units of themselves."""
+ROUND_UP_FACTOR = 1 + 1e-9
+"""Factor that pays for the rounding of quotients, exponentials and logarithms: some dozens of units
+of 2**-53, so that half as much would do, and costs 1e-9 of a bound."""
 
 
 @functools.lru_cache(maxsize=1024)
-def bell_square(channel: Channel, clients: int) -> float:
+def unit_squared_mu(channel: Channel, clients: int) -> float:
     """Bound the squared distance over variance of Gaussian noise that hides a coordinate no better.
 
     Args:
@@ -55,7 +56,7 @@ def bell_square(channel: Channel, clients: int) -> float:
     Example:
         >>> import randquant as rq
         >>> bit = rq.stochastic_rounding(clip=1.0, levels=2, margin=3.0)  # values ±4
-        >>> round(bell_square(bit, 200) * 200 * (4**2 - 1), 2)  # over the variance's inverse
+        >>> round(unit_squared_mu(bit, 200) * 200 * (4**2 - 1), 2)  # over the variance's inverse
         1.84
     """
     bit = linearised(channel)
@@ -65,37 +66,38 @@ def bell_square(channel: Channel, clients: int) -> float:
     low, high = sorted(int(weight) for weight in one.weights[:, 1])
     mirror = low + high == one.denominator
     ends = low / one.denominator, high / one.denominator
-    longest = _longest(*ends, clients - 1, mirror)
+    longest = _largest_distance(*ends, clients - 1, mirror)
     # theory/vector-sums.md, Proposition 14: the distance of the ends is at least this.
-    return (longest / narrowest) ** 2 * SLACK
+    return (longest / narrowest) ** 2 * ROUND_UP_FACTOR
 
 
-def _longest(low: float, high: float, others: int, mirror: bool) -> float:
-    """Return the largest distance of the ends, in deviations, over all sums of the others."""
+def _largest_distance(low: float, high: float, others: int, mirror: bool) -> float:
+    # Between the laws for the two ends of a client's input, in standard deviations of the noise.
     left, right = (Powers(np.array([1 - end, end])) for end in (low, high))
     error = rounding(min(others + 1, MOST_CLIENTS), 2) + 8 * UNIT
     worst = 0.0
-    for at_left, at_right in _arrangements(others, mirror):
-        noise = left.of(at_left).convolve(right.of(at_right))
+    for at_left, at_right in _arrangement_groups(others, mirror):
+        noise = left.law(at_left).convolve(right.law(at_right))
         likely = np.flatnonzero(noise.mass >= MIN_EXACT_PROB)
         first, last = int(likely[0]), int(likely[-1])
-        worst = max(worst, _within(noise.mass, low, high, error, first, last))
+        worst = max(worst, _likely_distance(noise.mass, low, high, error, first, last))
         # theory/vector-sums.md, Proposition 17: a sum from above is one of the other bits.
         below = noise.start + first
         above = at_left + at_right - (noise.start + last)
-        worst = max(worst, _beyond(at_left, at_right, low, high, below))
-        worst = max(worst, _beyond(at_right, at_left, 1 - high, 1 - low, above))
-    return worst * (high - low) * SLACK
+        worst = max(worst, _rare_distance(at_left, at_right, low, high, below))
+        worst = max(worst, _rare_distance(at_right, at_left, 1 - high, 1 - low, above))
+    return worst * (high - low) * ROUND_UP_FACTOR
 
 
-def _arrangements(others: int, mirror: bool) -> Iterator[tuple[int, int]]:
-    """Yield the least numbers of other clients at the left and at the right end."""
+def _arrangement_groups(others: int, mirror: bool) -> Iterator[tuple[int, int]]:
+    # Of each group the least numbers of other clients at either end: every arrangement in it has at
+    # least these, so the group bounds it.
     grouped = others + 1 - MOST_CLIENTS
     if others > MAX_FINE_CLIENTS:
         grouped = max(grouped, others // max(MAX_WORK_SIZE // others, MIN_PART_COUNT))
     done = 0
     while done <= others // 2:
-        # theory/vector-sums.md, Proposition 1: who is not counted only hides more.
+        # theory/vector-sums.md, Proposition 1: clients that are not counted only hide more.
         more = min(max(done // ARRANGEMENTS_FRACTION, grouped), others - done)
         yield others - done - more, done
         if not mirror:
@@ -103,10 +105,9 @@ def _arrangements(others: int, mirror: bool) -> Iterator[tuple[int, int]]:
         done += more + 1
 
 
-def _within(
+def _likely_distance(
     noise: np.ndarray, low: float, high: float, error: float, first: int, last: int
 ) -> float:
-    """Return the maximum over sums of the others from `first` to `last`."""
     likely, kept = noise[first : last + 1], slice(first, last + 1)
     below = np.append(0.0, np.cumsum(noise)[:-1])[kept]
     above = np.append(np.cumsum(noise[::-1])[-2::-1], 0.0)[kept]
@@ -115,23 +116,22 @@ def _within(
     least = np.inf
     for share in (low, high):
         tail = np.minimum(below + (1 - share) * likely, above + share * likely)
-        least = np.minimum(least, _height(tail * (1 - error)))
+        least = np.minimum(least, _density(tail * (1 - error)))
     return float((likely / least).max()) * (1 + error)
 
 
-def _height(tail: np.ndarray) -> np.ndarray:
-    """The normal density where the normal law leaves `tail`, at most one half; rounded down."""
+def _density(tail: np.ndarray) -> np.ndarray:
+    # A lower bound of the normal density where `tail`, at most one half, of the mass lies beyond.
     tail = np.minimum(tail, 0.5)
-    far = np.maximum(-ndtri_exp(np.log(tail)), 0.0)
+    quantile = np.maximum(-ndtri_exp(np.log(tail)), 0.0)
     # theory/vector-sums.md, Proposition 18: it is concave in the tail, and 0 at 0.
-    left = ndtr(-far) * (1 + 32 * UNIT * (1 + far**2))
+    left = ndtr(-quantile) * (1 + 32 * UNIT * (1 + quantile**2))
     # 8 units and those of the exponent, twice.
-    density = np.exp(-(far**2) / 2) / math.sqrt(2 * math.pi)
-    return density * np.minimum(tail / left, 1.0) * (1 - 4 * UNIT * (8 + far**2))
+    density = np.exp(-(quantile**2) / 2) / math.sqrt(2 * math.pi)
+    return density * np.minimum(tail / left, 1.0) * (1 - 4 * UNIT * (8 + quantile**2))
 
 
-def _beyond(at_left: int, at_right: int, low: float, high: float, below: int) -> float:
-    """Return the maximum over sums of the others less than `below`."""
+def _rare_distance(at_left: int, at_right: int, low: float, high: float, below: int) -> float:
     if below == 0:
         return 0.0
     sums = np.arange(below)
@@ -145,13 +145,13 @@ def _beyond(at_left: int, at_right: int, low: float, high: float, below: int) ->
     if rare.min() < 32:
         return math.inf
     outer = np.sqrt(2 * rare)
-    far = np.sqrt(2 * (rare - math.log(math.sqrt(2 * math.pi)) - np.log(outer + 1 / outer)))
+    quantile = np.sqrt(2 * (rare - math.log(math.sqrt(2 * math.pi)) - np.log(outer + 1 / outer)))
     falls = _odds(at_left, at_right, low, high, np.maximum(sums - 2, 0)) * (1 - 1e-9)
-    return float((1 / ((1 - high + _falling(falls)) * far)).max()) * SLACK
+    return float((1 / ((1 - high + _falling_sums(falls)) * quantile)).max()) * ROUND_UP_FACTOR
 
 
-def _falling(falls: np.ndarray) -> np.ndarray:
-    """f_j + f_j f_(j-1) + …, or less: as many terms as float64 shows, twice as many each time."""
+def _falling_sums(falls: np.ndarray) -> np.ndarray:
+    # Lower bounds of f_j + f_j f_(j-1) + …; at each step the number of terms doubles.
     tails, products, reach = falls.copy(), falls.copy(), 1
     while reach < len(falls) and products[reach:].max() > UNIT:
         # All terms are positive: whatever is left out makes the sum smaller.
@@ -162,7 +162,6 @@ def _falling(falls: np.ndarray) -> np.ndarray:
 
 
 def _odds(at_left: int, at_right: int, low: float, high: float, mean: np.ndarray) -> np.ndarray:
-    """Estimate the factor of all bits' odds with which the sum has this mean."""
     first, second = low / (1 - low), high / (1 - high)
     square = first * second * (at_left + at_right - mean)
     linear = at_left * first + at_right * second - mean * (first + second)

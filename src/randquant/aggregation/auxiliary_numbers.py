@@ -12,13 +12,15 @@ from randquant._internal import validate
 from randquant.aggregation.clipping import clip_to_norm
 
 SHARE = 0.2
-"""Of the norm, for each number: one of them costs the update 2 % more noise."""
+"""Default share of the norm for each number: one number costs the update 2 % more noise, and a
+share twice as large 9 %."""
 
 EXAMPLES = "num-examples"
 """Name of the number that says how many examples a client has."""
 
-LEAST_WEIGHT = 0.05
-"""A mean weight that is released as less than this counts as this: noise must not divide by 0."""
+MIN_MEAN_WEIGHT = 0.05
+"""Smallest mean weight that a mean is divided by: noise may move the released one to 0 and below.
+Twice as much would bias the mean wherever weights average below a tenth of their bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,7 @@ class Number:
 
     @classmethod
     def read(cls, text: str) -> Number:
-        """A number from NAME, NAME:HIGH, NAME:LOW:HIGH or NAME:LOW:HIGH:SHARE.
+        """Read a number from NAME, NAME:HIGH, NAME:LOW:HIGH or NAME:LOW:HIGH:SHARE.
 
         Raises:
             ValueError: it is none of these, or what it gives is out of bounds.
@@ -80,7 +82,7 @@ class Number:
 
     @property
     def text(self) -> str:
-        """The text that `read` parses to exactly this number.
+        """Return the text that `read` parses to exactly this number.
 
         Example:
             >>> Number("num-examples", 0, 200).text
@@ -93,22 +95,22 @@ class Number:
         return (self.high - self.low) / 2
 
     def scaled(self, value: float) -> float:
-        """A client's number, clipped, in [-1, 1]."""
+        """Clip a client's number to its bounds and map them to [-1, 1]."""
         inside = min(max(value, self.low), self.high)
         return min(max((inside - self.low) / self.half - 1, -1.0), 1.0)
 
     def mean(self, scaled: float) -> float:
-        """A mean of scaled numbers in the number's own units."""
+        # The inverse of `scaled`, for a mean: back to the number's own units.
         return self.low + (scaled + 1) * self.half
 
 
 @dataclass(frozen=True, slots=True)
-class Alongside:
-    """Joins a client's update and a few bounded numbers to one vector of bounded norm.
+class AuxiliaryNumbers:
+    """Bounded numbers that a client sends with its update, joined to one vector of bounded norm.
 
     Args:
         clip_norm: L2 threshold of the mechanism that the vector is sent through.
-        numbers: what is sent beside the update; the squares of their shares add up to less than 1.
+        numbers: those that are sent; the squares of their shares add up to less than 1.
         weight: name of the number, with low = 0, that an update is weighted by; None for none.
 
     Guarantees:
@@ -117,9 +119,9 @@ class Alongside:
         numbers (`docs/theory/alongside.md`, Proposition 1).
 
     Example:
-        >>> beside = Alongside(clip_norm=5.0, numbers=(Number("accuracy"),))
-        >>> vector = beside.joined(np.array([30.0, 40.0]), {"accuracy": 0.9})
-        >>> update, numbers = beside.parted(vector)
+        >>> scalars = AuxiliaryNumbers(clip_norm=5.0, numbers=(Number("accuracy"),))
+        >>> vector = scalars.join(np.array([30.0, 40.0]), {"accuracy": 0.9})
+        >>> update, numbers = scalars.separate(vector)
         >>> update.round(3), round(numbers["accuracy"], 3)
         (array([3., 4.], dtype=float32), 0.9)
     """
@@ -152,8 +154,8 @@ class Alongside:
     def extra(self) -> int:
         return len(self.numbers)
 
-    def joined(self, update: np.ndarray, values: Mapping[str, float]) -> np.ndarray:
-        """On a client: the vector to encode, (d + extra,) float32.
+    def join(self, update: np.ndarray, values: Mapping[str, float]) -> np.ndarray:
+        """Join a client's update and numbers to the vector to encode, (d + extra,) float32.
 
         Args:
             update: (d,) floats; clipped to norm `clip_norm` here, and weighted.
@@ -166,12 +168,12 @@ class Alongside:
         if missing := [n.name for n in self.numbers if n.name not in values]:
             measured = ", ".join(values) or "no numbers"
             raise ValueError(
-                f"Expected a number {missing[0]!r} beside the update, got {measured}: measure it "
-                "on each client, or leave it out of the numbers."
+                f"Expected a number {missing[0]!r} with the update, got {measured}: measure it on "
+                "each client, or leave it out of the numbers."
             )
         if unknown := [n.name for n in self.numbers if math.isnan(values[n.name])]:
             raise ValueError(
-                f"Expected a number {unknown[0]!r} beside the update, got nan: drop or repair this "
+                f"Expected a number {unknown[0]!r} with the update, got nan: drop or repair this "
                 "client's data."
             )
         scalars = [n.share * n.scaled(float(values[n.name])) for n in self.numbers]
@@ -180,8 +182,8 @@ class Alongside:
         scaled = clipped * np.float64(self._left * self._weight(values))
         return np.concatenate([scaled, self.clip_norm * np.array(scalars)]).astype(np.float32)
 
-    def parted(self, mean: np.ndarray) -> tuple[np.ndarray, dict[str, float]]:
-        """On the server: what a decoded mean says.
+    def separate(self, mean: np.ndarray) -> tuple[np.ndarray, dict[str, float]]:
+        """Separate a decoded mean, on the server, into the update's mean and the numbers' means.
 
         Args:
             mean: (d + extra,) float32, decoded.
@@ -192,18 +194,18 @@ class Alongside:
             beyond the bounds.
         """
         end = len(mean) - self.extra
-        beside = mean[end:].astype(np.float64) / self.clip_norm
+        shares = mean[end:].astype(np.float64) / self.clip_norm
         numbers = {
-            n.name: n.mean(float(x) / n.share) for n, x in zip(self.numbers, beside, strict=True)
+            n.name: n.mean(float(x) / n.share) for n, x in zip(self.numbers, shares, strict=True)
         }
         scale = 1 / self._left
         if self.weight is not None:
             # theory/alongside.md, Proposition 3: a function of what was released.
-            scale /= max(self._weight(numbers), LEAST_WEIGHT)
+            scale /= max(self._weight(numbers), MIN_MEAN_WEIGHT)
         return (mean[:end] * np.float64(scale)).astype(np.float32), numbers
 
     def deviation(self, name: str, coordinate: float) -> float:
-        """Standard deviation of a number's mean that the mechanism adds, in the number's units.
+        """Return the noise of a number's mean, as a standard deviation in the number's units.
 
         Args:
             name: of the number.
@@ -214,7 +216,7 @@ class Alongside:
         return coordinate * number.half / (number.share * self.clip_norm)
 
     def _weight(self, values: Mapping[str, float]) -> float:
-        """Return the weight of an update, in [0, 1]; of means, the mean weight."""
+        # In [0, 1]; given means instead of one client's values, the mean weight.
         if self.weight is None:
             return 1.0
         (high,) = (number.high for number in self.numbers if number.name == self.weight)
@@ -222,5 +224,5 @@ class Alongside:
 
     @property
     def _left(self) -> float:
-        """Return the part of a norm of 1 that remains for the update."""
+        # The part of a norm of 1 that remains for the update.
         return math.sqrt(1 - sum(number.share**2 for number in self.numbers))

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import randquant as rq
-from randquant.privacy import VectorRelease, bell_square
-from randquant.privacy.accounting import bell
+from randquant.privacy import VectorRelease, unit_squared_mu
+from randquant.privacy.accounting import gaussian_domination
 
 CHANNELS = {
     "near": rq.stochastic_rounding(1.0, 2, 0.25),
@@ -41,7 +41,7 @@ def gaussian_delta(mu, epsilon):
 def test_no_pair_of_inputs_is_easier_to_tell_apart(name, clients):
     """Whatever the others' inputs: ends, and one between; any two places of the client."""
     channel = CHANNELS[name]
-    root = math.sqrt(bell_square(channel, clients))
+    root = math.sqrt(unit_squared_mu(channel, clients))
     places = [-1.0, -0.4, 0.9, 1.0]
     rows = {at: np.array([float(w) for w in channel.mix(at)[0]]) for at in places}
     rows = {at: row / row.sum() for at, row in rows.items()}
@@ -75,7 +75,7 @@ def test_it_is_attained():
             margin = 2 * float(low) / (1 - 2 * float(low))
             channel = rq.stochastic_rounding(1.0, 2, margin)
             exact = float(worst * (1 - 2 * low) / 2) ** 2
-            assert exact <= bell_square(channel, clients) <= exact * (1 + 1e-7)
+            assert exact <= unit_squared_mu(channel, clients) <= exact * (1 + 1e-7)
 
 
 @pytest.mark.parametrize("below", [30, 60])
@@ -83,24 +83,26 @@ def test_far_from_the_mean_the_formula_is_above_the_truth(below):
     """Where sums are likely enough to be evaluated, both are known."""
     left, right, low, high = 120, 180, 0.44, 0.56
     noise = law([[1 - low, low]] * left + [[1 - high, high]] * right)
-    worst = bell._within(noise, low, high, 0.0, 0, below - 1)
-    assert worst <= bell._beyond(left, right, low, high, below) <= 1.3 * worst
+    worst = gaussian_domination._likely_distance(noise, low, high, 0.0, 0, below - 1)
+    assert worst <= gaussian_domination._rare_distance(left, right, low, high, below) <= 1.3 * worst
 
 
 def test_more_clients_hide_more_and_grouping_costs_little(monkeypatch):
     channel = CHANNELS["far"]
-    squares = [bell_square(channel, n) for n in (1, 2, 3, 20, 21, 300, 1300)]
+    squares = [unit_squared_mu(channel, n) for n in (1, 2, 3, 20, 21, 300, 1300)]
     assert squares == sorted(squares, reverse=True)
-    monkeypatch.setattr(bell, "MOST_CLIENTS", 300)
-    assert squares[-2] == bell_square(channel, 301)
-    each = bell._longest(0.4, 0.6, 150, True)
-    monkeypatch.setattr(bell, "ARRANGEMENTS_FRACTION", 1000)
-    assert bell._longest(0.4, 0.6, 150, False) == pytest.approx(each, rel=0.01)
+    monkeypatch.setattr(gaussian_domination, "MOST_CLIENTS", 300)
+    assert squares[-2] == unit_squared_mu(channel, 301)
+    each = gaussian_domination._largest_distance(0.4, 0.6, 150, True)
+    monkeypatch.setattr(gaussian_domination, "ARRANGEMENTS_FRACTION", 1000)
+    assert gaussian_domination._largest_distance(0.4, 0.6, 150, False) == pytest.approx(
+        each, rel=0.01
+    )
 
 
 def test_every_arrangement_is_one_of_those_that_are_bounded():
     for others in (1, 2, 150, 8191, 8192, 20_001, 300_000):
-        bounded = list(bell._arrangements(others, False))
+        bounded = list(gaussian_domination._arrangement_groups(others, False))
         for right in {*range(min(others, 200) + 1), others // 3, others // 2, others}:
             left = others - right
             assert any(a <= left and b <= right for a, b in bounded), (others, right)
@@ -112,13 +114,15 @@ def test_tails_are_the_sums_of_products_and_no_more(falls):
     for fall in falls:
         tail = Fraction(fall) * (1 + tail)
         exact.append(tail)
-    for found, truth in zip(bell._falling(np.array(falls)).tolist(), exact, strict=True):
+    for found, truth in zip(
+        gaussian_domination._falling_sums(np.array(falls)).tolist(), exact, strict=True
+    ):
         assert truth * (1 - Fraction(1, 10**6)) <= found <= truth * (1 + Fraction(1, 10**12))
 
 
 def test_what_is_no_bit_has_none():
-    assert bell_square(rq.rqm(1.0, 1.0, 4, 0.42), 9) == math.inf
-    assert bell_square(rq.stochastic_rounding(1.0, 2), 9) == math.inf
+    assert unit_squared_mu(rq.rqm(1.0, 1.0, 4, 0.42), 9) == math.inf
+    assert unit_squared_mu(rq.stochastic_rounding(1.0, 2), 9) == math.inf
     assert VectorRelease(rq.rqm(1.0, 1.0, 4, 0.42), 1.0, 4, 1).squared_mu is None
 
 
@@ -129,7 +133,9 @@ def test_many_bits_are_hidden_alike_from_either_end(clients, ends):
     ones = np.round(np.array(ends) * 2**40).astype(np.int64)
     weights = np.stack([2**40 - ones, ones], axis=1)
     squares = [
-        bell_square(rq.Channel(np.array([-1.0, 1.0]), np.array([-2.0, 2.0]), rows, 2**40), clients)
+        unit_squared_mu(
+            rq.Channel(np.array([-1.0, 1.0]), np.array([-2.0, 2.0]), rows, 2**40), clients
+        )
         for rows in (weights, weights[::-1], weights[:, ::-1], weights[::-1, ::-1])
     ]
     assert squares == pytest.approx([squares[0]] * 4, rel=1e-6, abs=0)
