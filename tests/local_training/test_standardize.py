@@ -20,8 +20,8 @@ from randquant.local_training import (
     StandardizationQuery,
     Standardized,
     ask_statistics,
+    make_problem,
     plan_query,
-    problem_of,
 )
 from randquant.planning import choice
 from randquant.reports import render_run
@@ -323,7 +323,7 @@ def test_what_was_spent_before_counts_beside_what_standardises():
         trust="local", seed=0, local=rq.Local(standardize=rq.Standardize([0, 0], [400, 10])),
         privacy=rq.Privacy(spent=before),
     )  # fmt: skip
-    problem = problem_of(nn.Linear(2, 1), DATA[:20], loss=F.mse_loss)
+    problem = make_problem(nn.Linear(2, 1), DATA[:20], loss=F.mse_loss)
     both = setup.spent_before(config, problem)
     asked = setup.standardization_query(config, problem).terms.guarantee
     assert both == before + replace(asked, simulated=True)

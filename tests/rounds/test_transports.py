@@ -37,8 +37,8 @@ from randquant.training import (
     Task,
     TrainConfig,
     distributed_sgd,
+    make_problem,
     prepare,
-    problem_of,
 )
 
 CLIENTS, ROUNDS, DIMENSION, KEY = 3, 3, 14, Key.from_seed(5)
@@ -247,7 +247,7 @@ def prepared(mechanism, *, untuned, numbers):
         trust=mechanism.trust, local=Local(learning_rate="auto" if untuned else 0.1),
         privacy=dataclasses.replace(privacy_of(numbers), clip_norm=mechanism.clip_norm),
     )  # fmt: skip
-    problem = problem_of(Network(), [data] * CLIENTS)
+    problem = make_problem(Network(), [data] * CLIENTS)
     setup = prepare(config, KEY, RunInputs(problem, mechanism))
     preparation = setup.preparation
     if untuned and mechanism.trust == "local":

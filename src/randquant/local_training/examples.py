@@ -1,4 +1,4 @@
-"""Examples as people have them: tensors or arrays in memory, or a Dataset read item by item."""
+"""Examples in the forms that users have: tensors, arrays or tables in memory, or a Dataset."""
 
 from __future__ import annotations
 
@@ -11,17 +11,24 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
-from randquant.local_training.copies import Features, described, of_each, seed_cpu, seeded, tensors
+from randquant.local_training.models import (
+    Features,
+    described,
+    map_tensors,
+    seed_cpu,
+    seeded,
+    tensors,
+)
 from randquant.statistics.records import columns_of
 
-TARGETS = ("label", "labels", "target", "targets", "y")
-"""Names of a column that are understood as the targets."""
+TARGET_COLUMN_NAMES = ("label", "labels", "target", "targets", "y")
+"""Column names that mean the targets."""
 
-FEATURES = ("image", "images", "img", "features", "feature", "inputs", "input", "x")
-"""Names of a column that are understood as the features if there are more than two columns."""
+FEATURE_COLUMN_NAMES = ("image", "images", "img", "features", "feature", "inputs", "input", "x")
+"""Column names that mean the features, if there are more than two columns."""
 
 Columns = tuple[str | Sequence[str], str]
-"""Names of the features' column, or of several by which a model takes them, and the targets'."""
+"""Name of the features' column, or names of several inputs of the model; name of the targets'."""
 
 FORMS = (
     "a tuple (features, targets) of tensors or arrays, a torch Dataset of such pairs, or columns "
@@ -36,9 +43,9 @@ class Examples(Protocol):
     def __len__(self) -> int: ...
 
     def take(self, places: np.ndarray, seed: int = 0) -> tuple[Features, Tensor]:
-        """Features (k, *shape) and targets (k, …) of the examples at these places, (k,) int64.
+        """Return features (k, *shape) and targets (k, …) of the examples at `places`, (k,) int64.
 
-        What reading an example draws from global generators follows from the seed and its place.
+        Random numbers drawn while an example is read follow from the seed and its place alone.
         """
         ...
 
@@ -61,7 +68,7 @@ class StoredExamples:
     def take(self, places: np.ndarray, seed: int = 0) -> tuple[Features, Tensor]:
         """See `Examples`."""
         index = torch.from_numpy(places)
-        return of_each(lambda tensor: tensor[index], self.features), self.targets[index]
+        return map_tensors(lambda tensor: tensor[index], self.features), self.targets[index]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,13 +93,14 @@ class ReadExamples:
         features, targets = zip(*pairs, strict=True)
         kinds = [[each.dtype for each in (*tensors(x), y)] for x, y in pairs]
         for kind in kinds:
-            if len(kind) == len(kinds[0]) and kind != kinds[0]:  # torch.stack would convert others
+            # torch.stack would convert all to a common type, which one example would decide.
+            if len(kind) == len(kinds[0]) and kind != kinds[0]:
                 raise ValueError(
                     f"Expected examples of one dtype, got {kinds[0]} and {kind}: convert them when "
                     "they are read."
                 )
         try:
-            joined = of_each(lambda *parts: torch.stack(parts), *features)
+            joined = map_tensors(lambda *parts: torch.stack(parts), *features)
             return joined, torch.stack(targets)
         except (RuntimeError, ValueError, TypeError, KeyError) as error:
             shapes = {described(each, lambda tensor: f"{tuple(tensor.shape)}") for each in features}
@@ -102,10 +110,11 @@ class ReadExamples:
             ) from error
 
     def _pair(self, place: int, seed: int) -> tuple[Features, Tensor]:
-        seed_cpu((seed + place) % 2**63)  # what one example draws changes no other
+        # For each example: the numbers that one draws must not change the others.
+        seed_cpu((seed + place) % 2**63)
         item = self.source[place]
         if self.columns is not None:
-            item = _picked(item, self.columns)
+            item = _select_columns(item, self.columns)
         if not isinstance(item, tuple | list) or len(item) != 2:
             raise TypeError(
                 f"Expected examples (features, target), got {_kind(item)} as example {place}: "
@@ -114,32 +123,31 @@ class ReadExamples:
         return as_features(item[0]), as_targets(item[1])
 
 
-def examples_of(data: Any, columns: Columns | None = None, classes: bool = True) -> Examples:
+def as_examples(data: Any, columns: Columns | None = None, classes: bool = True) -> Examples:
     """Convert one client's data to tensors.
 
     Args:
         data: a tuple (features, targets) of tensors or arrays, n >= 1 rows each; a map-style torch
             Dataset of pairs; a table of pandas, polars or arrow, whose columns of features are
-            put side by side, (n, columns) float32; or columns: a mapping of arrays, or a Hugging
-            Face `Dataset`, such as
-            flwr-datasets' partitions are. Features that are a tuple of tensors or arrays, or a dict
-            of them, are several inputs: the model is called by `model(*features)` or
+            joined to (n, columns) float32; or columns: a mapping of arrays, or a Hugging Face
+            `Dataset`, such as a partition of flwr-datasets. A tuple or dict of tensors or arrays as
+            features is several inputs: the model is called by `model(*features)` or
             `model(**features)`. A list is rows.
         columns: names of the features' and the targets' column, where they have names. By default
-            the targets' is one of TARGETS, and the features' the only other one or one of FEATURES.
-            Several names of features give a dict of these columns, unless they are a table's.
-        classes: whether the targets of a table are numbers of classes, int64, or else float32. A
-            column has one type for all clients of a table, and one client's fraction decides it:
-            so the type follows from the loss.
+            the targets' name is in TARGET_COLUMN_NAMES, and the features' is the only other one, or
+            in FEATURE_COLUMN_NAMES. Several names give a dict of features, except for a table.
+        classes: convert the targets of a table to class numbers, int64, or else to float32. The
+            type follows from the loss, not from the data: a single fraction in one client's rows
+            makes a whole column of a table floats, and would change the type for all clients.
 
     Returns:
-        Floating-point numbers as float32 and integers as int64, on the CPU. Tensors and arrays are
-        held in memory; everything else is read when it is needed.
+        Floating-point numbers as float32 and integers as int64, on the CPU. Tensors, arrays and
+        tables stay in memory; everything else is read when it is needed.
 
     Raises:
         TypeError: the data are in another form, or of another kind than numbers.
         ValueError: there are no examples, or features and targets differ in length; or features
-            are uint8, as pixels that nobody scaled are.
+            are uint8, as unscaled pixels are.
     """
     if isinstance(data, DataLoader | IterableDataset):
         raise TypeError(
@@ -148,9 +156,9 @@ def examples_of(data: Any, columns: Columns | None = None, classes: bool = True)
         )
     data = _in_memory(data)
     if is_table(data):
-        return _of_table(columns_of(data, "the table"), columns, classes)
+        return _table_examples(columns_of(data, "the table"), columns, classes)
     if isinstance(data, Mapping):
-        data = _picked(data, _columns(list(data), columns))
+        data = _select_columns(data, _choose_columns(list(data), columns))
     if isinstance(data, tuple):
         return _stored(data)
     if not (hasattr(data, "__getitem__") and hasattr(data, "__len__")) or _is_array(data):
@@ -160,7 +168,7 @@ def examples_of(data: Any, columns: Columns | None = None, classes: bool = True)
         raise ValueError("Expected at least one example, got 0: leave it out.")
     if names is None and isinstance(data[0], Mapping):
         names = list(data[0])
-    return ReadExamples(data, None if names is None else _columns(list(names), columns))
+    return ReadExamples(data, None if names is None else _choose_columns(list(names), columns))
 
 
 def as_features(value: Any) -> Features:
@@ -171,26 +179,27 @@ def as_features(value: Any) -> Features:
         return _feature(value)
     if not value:
         raise ValueError(f"Expected features, got an empty {type(value).__name__}: give a tensor.")
-    return of_each(_feature, value)
+    return map_tensors(_feature, value)
 
 
 def as_targets(value: Any) -> Tensor:
-    """Return targets as a float32 or int64 tensor on the CPU, or refuse."""
     return _ready(_tensor(value, "targets"))
 
 
 def is_table(value: Any) -> bool:
-    """Whether it is a table of pandas, polars or arrow, in memory."""
-    named = isinstance(value, Dataset) or isinstance(getattr(value, "columns", None), Mapping)
-    return hasattr(type(value), "__len__") and hasattr(value, "columns") and not named
+    """Return whether a value is a table of pandas, polars or arrow, in memory."""
+    # Data sets, and mappings of columns, have other rules.
+    other = isinstance(value, Dataset) or isinstance(getattr(value, "columns", None), Mapping)
+    return hasattr(type(value), "__len__") and hasattr(value, "columns") and not other
 
 
-def _of_table(
+def _table_examples(
     table: Mapping[str, np.ndarray], columns: Columns | None, classes: bool
 ) -> StoredExamples:
-    names, target = _columns(list(table), columns)
+    names, target = _choose_columns(list(table), columns)
     features = [_numbers(table, name) for name in ([names] if isinstance(names, str) else names)]
-    # Through float64, as a column comes that holds one fraction: who has it changes no other's.
+    # All through float64: a single fraction makes a column float64, and the owner of that fraction
+    # must not change how others' integers are rounded.
     side_by_side = np.stack([each.astype(np.float64) for each in features], axis=1)
     targets = _numbers(table, target).astype(np.float64)
     if classes and np.any(wrong := targets != np.floor(targets)):
@@ -203,7 +212,7 @@ def _of_table(
 
 def _numbers(table: Mapping[str, np.ndarray], name: str) -> np.ndarray:
     column = table[name]
-    if column.dtype == object:  # as nullable columns come
+    if column.dtype == object:  # a nullable column
         column = np.array([*column.tolist()])
     if column.dtype.kind not in "fiu":
         raise TypeError(
@@ -217,14 +226,14 @@ def _feature(value: Any) -> Tensor:
     tensor = _tensor(value, "features")
     if tensor.dtype == torch.uint8:
         raise ValueError(
-            "Expected features in float32, got uint8, as pixels come: divide them by 255 and "
-            "convert them to float32."
+            "Expected features in float32, got uint8, the type of unscaled pixels: divide them by "
+            "255 and convert them to float32."
         )
     return _ready(tensor)
 
 
 def _in_memory(data: Any) -> Any:
-    """The tensors of a TensorDataset, or of a Subset of one as random_split gives it."""
+    # The tensors of a TensorDataset, or of a Subset of one, which random_split returns.
     if isinstance(data, TensorDataset):
         return data.tensors
     if isinstance(data, Subset):
@@ -256,20 +265,21 @@ def _stored(data: tuple) -> StoredExamples:
     return examples
 
 
-def _columns(names: list[str], columns: Columns | None) -> Columns:
-    """The features' and the targets' column among these."""
+def _choose_columns(names: list[str], columns: Columns | None) -> Columns:
     listed = ", ".join(map(str, names))
     if columns is not None:
-        given = [name for each in columns for name in ([each] if isinstance(each, str) else each)]
-        if len(columns) != 2 or len(given) < 2 or not set(given) <= set(names):
+        wanted = [name for each in columns for name in ([each] if isinstance(each, str) else each)]
+        if len(columns) != 2 or len(wanted) < 2 or not set(wanted) <= set(names):
             raise ValueError(
-                f"Expected two columns among {listed}, got {', '.join(given)}: of several inputs "
+                f"Expected two columns among {listed}, got {', '.join(wanted)}: for several inputs "
                 'give columns=(("ids", "mask"), "label").'
             )
         return columns[0], columns[1]
-    targets = [name for name in names if name in TARGETS]
+    targets = [name for name in names if name in TARGET_COLUMN_NAMES]
     others = [name for name in names if name not in targets]
-    features = others if len(others) == 1 else [name for name in others if name in FEATURES]
+    features = (
+        others if len(others) == 1 else [name for name in others if name in FEATURE_COLUMN_NAMES]
+    )
     if len(targets) != 1 or len(features) != 1:
         raise ValueError(
             f"Expected one column of features and one of targets, got columns {listed}: say "
@@ -278,11 +288,11 @@ def _columns(names: list[str], columns: Columns | None) -> Columns:
     return features[0], targets[0]
 
 
-def _picked(item: Any, columns: Columns) -> tuple[Any, Any]:
-    """Features and targets among columns; several columns of features as a dict."""
+def _select_columns(item: Any, columns: Columns) -> tuple[Any, Any]:
     names, target = columns
-    several = None if isinstance(names, str) else {name: item[name] for name in names}
-    return item[names] if several is None else several, item[target]
+    if isinstance(names, str):
+        return item[names], item[target]
+    return {name: item[name] for name in names}, item[target]
 
 
 def _tensor(value: Any, what: str) -> Tensor:
@@ -308,7 +318,8 @@ def _tensor(value: Any, what: str) -> Tensor:
         raise TypeError(f"Expected dense {what}, got {_kind(value)}: call .toarray().")
     if np.ma.is_masked(value):
         raise ValueError(
-            f"Expected {what} without masked values, got some: fill them, or leave those out."
+            f"Expected {what} without masked values, got {np.ma.count_masked(value)}: fill them, "
+            "or leave those examples out."
         )
     try:
         array = np.asarray(value)
@@ -318,8 +329,12 @@ def _tensor(value: Any, what: str) -> Tensor:
             "of a model are a tuple (a, b) of tensors or arrays, not a list."
         ) from error
     if array.dtype.kind not in "fiub":
-        way = "number labels from 0 by one list for all clients" if what == "targets" else "convert"
-        raise TypeError(f"Expected {what} as numbers, got {_kind(value)} of {array.dtype}: {way}.")
+        remedy = "convert them"
+        if what == "targets":
+            remedy = "number labels from 0 by one list for all clients"
+        raise TypeError(
+            f"Expected {what} as numbers, got {_kind(value)} of {array.dtype}: {remedy}."
+        )
     if not array.dtype.isnative or not array.flags.writeable or any(s < 0 for s in array.strides):
         array = array.astype(array.dtype.newbyteorder("="), copy=True)
     return torch.from_numpy(array)

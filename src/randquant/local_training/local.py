@@ -14,9 +14,9 @@ from randquant.local_training.standardize import Standardize
 from randquant.local_training.work import Work
 
 Buffers = Literal["refuse", "frozen", "server"]
-"""What is done about layers that keep running statistics, see `problem_of`."""
+"""What is done about layers that keep running statistics, see `make_problem`."""
 
-BUFFERS: tuple[Buffers, ...] = ("refuse", "frozen", "server")
+BUFFER_CHOICES: tuple[Buffers, ...] = ("refuse", "frozen", "server")
 
 LOCAL_EPOCHS = 5
 """Passes over a client's data in a round, unless one gradient is sent."""

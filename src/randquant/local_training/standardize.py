@@ -25,10 +25,10 @@ from randquant.statistics.surveys import Survey, survey
 
 Bound = float | tuple[float, ...]
 
-LARGEST, CLOSEST = 1e30, 1e-30
+MAX_BOUND, MIN_BOUNDS_DISTANCE = 1e30, 1e-30
 """Of bounds and their distances, so that float32 holds whatever is computed of them."""
 
-LIKELY = 1 / 3
+PRIOR_MEAN_ERROR = 1 / 3
 """How far a mean is thought to be from the middle of its bounds, in halves of their distance."""
 
 
@@ -103,8 +103,8 @@ class Standardize:
                          strict=True))  # fmt: skip
         for number, (low, high) in enumerate(pairs):
             bounds(f"{what.removesuffix('s')} {number}", low, high)
-            validate.real("a bound's distance from 0", max(abs(low), abs(high)), high=LARGEST)
-            validate.real("bounds' distance", high - low, low=CLOSEST)
+            validate.real("a bound's distance from 0", max(abs(low), abs(high)), high=MAX_BOUND)
+            validate.real("bounds' distance", high - low, low=MIN_BOUNDS_DISTANCE)
         return pairs
 
 
@@ -219,7 +219,7 @@ def ask_statistics(
         mean, deviation = ([each[name] for each in answers] for name in ("mean", "deviation"))
         noise = np.array([each.noise_error for each in mean]) / half
         # Of two estimates, the middle and the noisy one, by their precisions.
-        shrunk = LIKELY**2 / (LIKELY**2 + noise**2)
+        shrunk = PRIOR_MEAN_ERROR**2 / (PRIOR_MEAN_ERROR**2 + noise**2)
         means = middle + shrunk * (np.array([each.estimate for each in mean]) - middle)
         root = np.array([each.estimate for each in deviation]) / half
         error = np.array([each.noise_error for each in deviation]) / half

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from randquant._internal.faces import lazily
 
 if TYPE_CHECKING:
-    from randquant.local_training.problem import Problem, problem_of
+    from randquant.local_training.problem import Problem, make_problem
     from randquant.training.algorithm import Algorithm, State, distributed_sgd
     from randquant.training.cohort import ABSENT_BATCH_SIZE, RoundCollector
     from randquant.training.config import PLACES, Task, TrainConfig, check_config
@@ -54,8 +54,8 @@ __all__ = [
     "create_run",
     "is_run",
     "load_parameters",
+    "make_problem",
     "notes_on_runs",
-    "problem_of",
     "read_run",
     "settings_of",
     "train_run",

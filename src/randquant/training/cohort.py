@@ -16,7 +16,7 @@ from randquant.aggregation.mechanism import CoordinateError, UpdateMechanism
 from randquant.channels.keys import Key
 from randquant.local_training.client import Learner
 from randquant.local_training.clients import named
-from randquant.local_training.together import KNOWN_ATTENTION
+from randquant.local_training.vectorized import KNOWN_ATTENTION
 from randquant.privacy.accounting.sampling import HiddenCohorts
 from randquant.rounds.preparation import UpdatePreparation
 
@@ -155,7 +155,9 @@ class RoundCollector:
         problem = self.learner.problem
         vectors = np.empty((len(clients), self.dimension), dtype=np.float32)
         for row, client in enumerate(clients):
-            relative_loss = 1.0 if problem.guess is None else float(losses[row] / problem.guess)
+            relative_loss = (
+                1.0 if problem.uniform_loss is None else float(losses[row] / problem.uniform_loss)
+            )
             # An error names its client: in this simulation its data are the caller's.
             with named(problem.clients.names[client]):
                 _check_finite(updates[row])

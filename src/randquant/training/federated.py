@@ -23,8 +23,8 @@ from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.channels.keys import Key
 from randquant.local_training.client import Learner
 from randquant.local_training.local import Local
-from randquant.local_training.problem import Loss, problem_of
-from randquant.local_training.raw_units import Standardized, standardized
+from randquant.local_training.problem import Loss, make_problem
+from randquant.local_training.standardized import Standardized, standardized
 from randquant.planning.privacy import Privacy
 from randquant.training.config import TrainConfig, changes_between
 from randquant.training.records import RoundMetrics
@@ -175,7 +175,7 @@ def train(
         ("local", local, Local), ("server", server, Server), ("privacy", privacy, Privacy),
     ):  # fmt: skip
         validate.kind(name, value, kind)
-    problem = problem_of(
+    problem = make_problem(
         model, clients, loss=loss, test=test, parts=local.parts, frozen=local.frozen,
         buffers=local.buffers, columns=local.columns, public=local.public,
     )  # fmt: skip

@@ -198,7 +198,7 @@ def _defined(path: Path) -> dict[str, Any]:
     """
     from torch import nn
 
-    from randquant.local_training.copies import seeded
+    from randquant.local_training.models import seeded
 
     found = {}
     with seeded(0):

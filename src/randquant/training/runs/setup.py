@@ -15,8 +15,8 @@ from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.channels.keys import Key
 from randquant.local_training.client import Learner
 from randquant.local_training.problem import Problem
-from randquant.local_training.raw_units import columns_of, standardized
 from randquant.local_training.standardize import FeatureStatistics, StandardizationQuery, plan_query
+from randquant.local_training.standardized import column_counts, standardized
 from randquant.local_training.work import Work
 from randquant.privacy.accounting.ledger import Ledger
 from randquant.privacy.guarantee import Guarantee
@@ -177,7 +177,7 @@ def standardization_query(config: TrainConfig, problem: Problem) -> Standardizat
     target = math.inf if config.stop_at_epsilon is None else config.stop_at_epsilon, config.delta
     # The query gets a share of what is left, not of the target: spending is a total.
     left = target if before is None else before.left_of(*target)
-    columns, sizes = columns_of(problem, standardize), problem.clients.sizes
+    columns, sizes = column_counts(problem, standardize), problem.clients.sizes
     return plan_query(standardize, columns, sizes, left, config.trust, config.privacy.unit)
 
 
@@ -215,7 +215,7 @@ def _server_step(
         return optimizer_step(config, problem, make)
     return ParameterFreeStep.for_mechanism(
         mechanism, problem.shapes, extra=len(config.privacy.numbers), clients=config.cohort,
-        rounds=config.rounds, predicts="numbers" if problem.trial.classes is None else "classes",
+        rounds=config.rounds, predicts="numbers" if problem.dry_run.classes is None else "classes",
     )  # fmt: skip
 
 
@@ -258,7 +258,7 @@ def _preparation(
 
 
 def _check_numbers(scalars: Alongside, problem: Problem) -> None:
-    if problem.trial.classes is None and "accuracy" in [each.name for each in scalars.numbers]:
+    if problem.dry_run.classes is None and "accuracy" in [each.name for each in scalars.numbers]:
         raise ValueError(
             "Expected a classification for the number accuracy, got a task without classes: send "
             "loss, with bounds of its own."

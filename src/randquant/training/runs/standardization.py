@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from randquant.channels.keys import Key
 from randquant.local_training.problem import Problem
-from randquant.local_training.raw_units import rows_of
 from randquant.local_training.standardize import (
     FeatureStatistics,
     StandardizationQuery,
     ask_statistics,
 )
+from randquant.local_training.standardized import client_matrices
 from randquant.statistics.surveys import survey_text
 from randquant.training.runs.store import RunStore
 
@@ -24,7 +24,7 @@ def ask(
 ) -> None:
     """Ask a run's clients for the statistics, and store them."""
     # More bounds than features: targets are standardised too.
-    rows = rows_of(problem, len(query.bounds) > query.features)
+    rows = client_matrices(problem, len(query.bounds) > query.features)
     statistics = ask_statistics(query, rows, key.fold_in("standardize"))
     record = {"means": statistics.means, "spreads": statistics.spreads, "terms": _terms(query)}
     store.write("standardization", record, identity)

@@ -57,7 +57,7 @@ class Standardized(nn.Module):
         return output * self.target_spread.to(output) + self.target_mean.to(output)  # type: ignore[operator]
 
 
-def columns_of(problem: Problem, wanted: Standardize) -> tuple[int, int]:
+def column_counts(problem: Problem, wanted: Standardize) -> tuple[int, int]:
     """How many features there are, and how many numbers an example's target is.
 
     Raises:
@@ -77,7 +77,7 @@ def columns_of(problem: Problem, wanted: Standardize) -> tuple[int, int]:
         raise ValueError(
             f"Expected features as floats with standardize, got {features.dtype}: convert them."
         )
-    numeric = table.targets.is_floating_point() and problem.trial.classes is None
+    numeric = table.targets.is_floating_point() and problem.dry_run.classes is None
     if wanted.target is not None and (not numeric or table.targets.dim() > 2):
         raise ValueError(
             "Expected a regression, whose targets are floats, for the target of standardize, got "
@@ -89,15 +89,15 @@ def columns_of(problem: Problem, wanted: Standardize) -> tuple[int, int]:
             "ones: give the model within it, run.model.model."
         )
     targets = int(table.targets[0].numel()) if wanted.target is not None else 0
-    if targets and targets != problem.trial.outputs:
+    if targets and targets != problem.dry_run.outputs:
         raise ValueError(
             "Expected one output for each number of a target, with the target of standardize, got "
-            f"{problem.trial.outputs} for {targets}: leave target out."
+            f"{problem.dry_run.outputs} for {targets}: leave target out."
         )
     return features.shape[1], targets
 
 
-def rows_of(problem: Problem, asked_of_targets: bool) -> list[np.ndarray]:
+def client_matrices(problem: Problem, asked_of_targets: bool) -> list[np.ndarray]:
     """Each client's features and targets, (n, columns) float64."""
     table = problem.clients.table
     assert table is not None
