@@ -449,7 +449,7 @@ _NONE = np.empty(0, dtype=np.int64)
 
 
 MAX_GROUP_CLIENTS = 5
-"""Most clients that a worker gets at a time where each is computed by itself. Twice as many would
+"""Most clients that a worker takes at once where each is computed by itself. Twice as many would
 let workers wait longer for the last group; fewer would ask for groups more often."""
 
 

@@ -217,7 +217,7 @@ def _ask_statistics(folder: Path, inputs: RunInputs) -> None:
         return
     setup = _setup(folder, config, inputs)
     query, sent = standardization_query(config, setup.problem), _read_resumable(store, setup).sent
-    if query is None or query.terms is None:
+    if query is None or query.survey is None:
         return
     # They are on disk before the first round: if they are gone, so may be other records.
     if sent.round > 0:

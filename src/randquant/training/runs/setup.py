@@ -184,9 +184,9 @@ def standardization_query(config: TrainConfig, problem: Problem) -> Standardizat
 def spent_before(config: TrainConfig, problem: Problem) -> Guarantee | None:
     """Return what is spent before a run's first round, or None."""
     before, query = config.privacy.spent, standardization_query(config, problem)
-    if query is None or query.terms is None:  # without terms it asks nobody: the bounds suffice
+    if query is None or query.survey is None:  # share=0: the bounds suffice
         return before
-    cost = replace(query.terms.guarantee, simulated=config.seed is not None)
+    cost = replace(query.survey.guarantee, simulated=config.seed is not None)
     return cost if before is None else before + cost
 
 

@@ -36,7 +36,7 @@ def read(store: RunStore, query: StandardizationQuery, identity: str) -> Feature
     Raises:
         ValueError: there are none, they were changed, or were asked for on other terms.
     """
-    if query.terms is None:
+    if query.survey is None:
         # The bounds determine them: nobody is asked, and the key draws nothing.
         return ask_statistics(query, [], Key.from_seed(0))
     record = store.record("standardization", identity)
@@ -51,5 +51,5 @@ def read(store: RunStore, query: StandardizationQuery, identity: str) -> Feature
 
 
 def _terms(query: StandardizationQuery) -> str:
-    assert query.terms is not None
-    return survey_text(query.terms)
+    assert query.survey is not None
+    return survey_text(query.survey)
