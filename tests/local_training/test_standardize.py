@@ -129,9 +129,7 @@ def test_a_table_is_no_guarantee(spent):
 
 
 def test_nearly_nothing_left_to_standardise_with_is_said():
-    with pytest.raises(
-        ValueError, match=r"^Expected an epsilon of which a share, .*e-07 at .* was"
-    ):
+    with pytest.raises(ValueError, match=r"^Expected an epsilon whose share, .*e-07 at .* was"):
         trained(privacy=rq.Privacy(spent=spent_of(8 - 1e-5)))
 
 

@@ -38,12 +38,14 @@ class ServerStatistics:
         self._model, self._examples, self._device = model.eval(), examples, device
         self._layers: list[Any] = [each for each in model.modules() if is_batch_norm(each)]
         for layer in self._layers:
+            # In training mode it updates its statistics; the rest of the model is as in a test.
             layer.train()
             # None means plain averages over batches, which the order of examples does not weigh.
             layer.momentum = None
 
     def refresh(self) -> None:
         """Set the statistics to averages over batches of public examples of nearly equal sizes."""
+        # From zero: statistics of earlier weights say nothing about these.
         for layer in self._layers:
             layer.reset_running_stats()
         count = len(self._examples)

@@ -84,6 +84,7 @@ class Learner:
         self._device = _checked_device(device)
         self.on_gpu = _is_gpu(self._device)
         self.problem, self._work = problem, work
+        # Decided once, by the model and an example's shape, and for all clients alike.
         reading = read(problem.model, problem.dry_run.still, problem.clients)
         pass_numbers = pass_width(work) * reading.numbers + problem.dimension
         light = pass_numbers < LIGHT_PASS_NUMBERS
@@ -100,6 +101,7 @@ class Learner:
         if work.together is False:
             self.obstacle = Obstacle("together=False")
         elif work.together:
+            # A user may vouch for unknown operations, but not for one that is known to mix clients.
             if self.obstacle is not None and self.obstacle.certain:
                 raise ValueError(
                     "Expected clients that can be computed together with together=True, got "
@@ -140,6 +142,7 @@ class Learner:
     def load(self, parameters: np.ndarray) -> None:
         """Load the weights of the trained parameters from one vector, (d,) float32."""
         start = 0
+        # In place: replicas of all threads share these parameters.
         if self.on_gpu:
             flat = torch.from_numpy(parameters).to(self._device)
             with torch.no_grad():
@@ -211,6 +214,7 @@ class Learner:
             ValueError: the model fails, as batch norm does on one example; or vmap fails, because
                 it has no rule for an operation or the model branches on numbers.
         """
+        # The smallest step is the hardest: batch norm, for example, fails on a single example.
         sizes, batch = self.problem.clients.sizes, self._work.batch
         steps = np.minimum(sizes, batch or sizes)
         if self._work.example_norm is not None:
@@ -253,12 +257,14 @@ class Learner:
                     output = self.problem.raw(output)
                 loss += float(self._loss(output, targets)) * len(targets)
                 count += len(targets)
+                # An output with a class at each place, as in segmentation, counts once for each.
                 if classes is not None or binary:
                     hits = (
                         (output > 0) == (targets > 0.5) if binary else output.argmax(1) == targets
                     )
                     correct += int(hits.sum())
                     labels += targets.numel()
+        # The replica is this thread's for training as well.
         work_mode(model, self.problem.dry_run.still)
         return Evaluation(correct / labels if labels else None, loss / count if count else None)
 
@@ -274,6 +280,7 @@ def _group_size(pass_numbers: float, *, on_gpu: bool) -> int:
 
 
 def _checked_device(name: str) -> torch.device:
+    # torch.device accepts any number; an error would come only when the first tensor is moved.
     device = torch.device(name)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise ValueError(
@@ -288,6 +295,7 @@ def _in_fastest_layout(
     problem: Problem, device: torch.device, *, light: bool
 ) -> tuple[nn.Module, BatchReader]:
     convolutional = any(isinstance(layer, nn.Conv2d) for layer in problem.model.modules())
+    # Channels last makes convolutions faster on a CPU, unless calls take longer than arithmetic.
     layout = torch.contiguous_format
     if convolutional and not light and not _is_gpu(device) and _takes_channels_last(problem):
         layout = torch.channels_last

@@ -66,6 +66,7 @@ class ClientSet:
         Args:
             classes: number of labels; None where targets are not class numbers.
         """
+        # A generator of its own: torch's global one belongs to the user.
         draw = torch.Generator().manual_seed(0)
 
         def like(tensor: Tensor, below: int) -> Tensor:
@@ -74,6 +75,7 @@ class ClientSet:
                 return torch.rand(shape, generator=draw)
             return torch.randint(below, shape, generator=draw)
 
+        # Of the first client's example only the shapes and types are used.
         features, targets = self.take(0, self.places[0][:1])
         return StoredExamples(
             map_tensors(lambda x: like(x, 2), features), like(targets, classes or 2)
@@ -89,6 +91,7 @@ def named(name: str, what: str = "Client ") -> Iterator[None]:
         if str(error).startswith(f"{what}{name}: "):  # named already, by an inner context
             raise
         kind = TypeError if isinstance(error, TypeError) else ValueError
+        # Of plain types, because a subclass may not take a single message.
         raise kind(f"{what}{name}: {error}") from error
     except Exception as error:
         error.add_note(f"{what}{name}.")
@@ -133,6 +136,7 @@ def client_set(clients: Any, columns: Columns | None = None, classes: bool = Tru
         names = [str(number) for number in range(len(data))]
     if not data:
         raise ValueError("Expected at least one client, got 0.")
+    # Names identify clients in errors and in a run's digest: 1 and "1" would be the same client.
     if len(set(names)) < len(names):
         [twice, *_] = [name for name, count in Counter(names).items() if count > 1]
         raise ValueError(
@@ -142,12 +146,15 @@ def client_set(clients: Any, columns: Columns | None = None, classes: bool = Tru
     for name, each in zip(names, data, strict=True):
         with named(name):
             sources.append(as_examples(each, columns, classes))
+    # All alike, because passes over several clients have one shape, and because the shape of the
+    # first client's example decides how all are computed.
     _check_all_alike(names, sources)
     stored = [source for source in sources if isinstance(source, StoredExamples)]
     for name, source in zip(names, sources, strict=True):
         if isinstance(source, StoredExamples):
             with named(name):
                 check_finite(source.features, source.targets)
+    # One table, from which batches are gathered by index without a copy of each client's data.
     if len(stored) == len(sources):
         table = StoredExamples(
             map_tensors(lambda *parts: torch.cat(parts), *(each.features for each in stored)),
@@ -163,6 +170,7 @@ def client_set(clients: Any, columns: Columns | None = None, classes: bool = Tru
 def check_finite(features: Features, targets: Tensor) -> None:
     for what, tensor in (*(("features", each) for each in tensors(features)), ("targets", targets)):
         if tensor.is_floating_point() and not tensor.isfinite().all():
+            # The place is shown, never the value: messages may be kept or sent.
             row = int((~tensor.reshape(len(tensor), -1).isfinite().all(dim=1)).nonzero()[0])
             raise ValueError(
                 f"Expected finite {what}, got NaN or infinity in example {row}: repair it or "
@@ -175,6 +183,7 @@ def check_public(public: Examples, clients: ClientSet) -> None:
 
     Statistics of public examples are released without noise.
     """
+    # By features alone: labels of public examples may be missing or made up.
     table = clients.table
     if not isinstance(public, StoredExamples) or table is None:
         return
@@ -252,6 +261,7 @@ def _check_same(kind: str, first: str, name: str) -> None:
 
 
 def _described(source: Examples, with_targets: bool = True) -> str:
+    # An example that is read shows its shape when it is read; one is enough.
     if isinstance(source, StoredExamples):
         pair = (source.features, source.targets)
     else:

@@ -96,8 +96,10 @@ def curvature_along(loss: Loss, output: Tensor, targets: Tensor, change: Tensor)
     if loss is nn.functional.cross_entropy and output.ndim == 2 and targets.ndim == 1:
         weight = torch.full((1, len(output)), 1 / len(output), device=output.device)
         return cross_entropy_curvature(output[None], change[None], weight)[0]
+    # In the outputs alone: second derivatives in the weights would cost many passes.
     start = output.detach().requires_grad_()
     (slope,) = torch.autograd.grad(loss(start, targets), start, create_graph=True)
+    # A loss that is linear in the outputs has no second derivative.
     if not slope.requires_grad:
         return torch.zeros(())
     try:

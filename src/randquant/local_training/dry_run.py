@@ -81,6 +81,7 @@ def dry_run(
             mean over the batch, is not finite, has no finite gradient, does not depend on the
             parameters, or depends on another model's.
     """
+    # On a copy: a forward pass may write buffers, and the user's model stays as it is.
     model = copied(model)
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name in parts)
@@ -99,6 +100,7 @@ def dry_run(
             with named(clients.names[0]):
                 check_labels(twice[1], class_number(output, twice[1]))
         first = _loss(loss, output, twice[1])
+    # The same batch with the same random numbers: if they differ, a module has stored something.
     with seeded(0):
         again = _loss(loss, _output(model, twice[0]), twice[1])
     _check_repeats(first, again)
@@ -107,6 +109,7 @@ def dry_run(
     _check_gradient(first, model)
     classes, outputs = class_number(output, twice[1]), output.numel() // len(twice[1])
     draws = _draws(model, clients.made_up(classes), loss)
+    # In evaluation mode, because batch norm in training makes an example's loss depend on others.
     model.eval()
     with seeded(0):
         one = _loss(loss, _output(model, batch[0]), batch[1])
@@ -153,6 +156,7 @@ def _check_several(output: Tensor) -> None:
 
 
 def _check_scores(output: Tensor) -> None:
+    # A warning only: outputs may be probabilities by chance, for example all equal.
     rows = output.detach()
     if bool(((rows >= 0) & (rows <= 1)).all()) and bool(((rows.sum(1) - 1).abs() < 1e-4).all()):
         warnings.warn(
@@ -183,6 +187,7 @@ def _check_dependence(loss: Tensor, parts: Sequence[str]) -> None:
 
 def _check_gradient(loss: Tensor, model: nn.Module) -> None:
     trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
+    # A parameter that this batch does not use has no gradient, which is fine.
     try:
         parts = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
     except (RuntimeError, NotImplementedError) as error:
@@ -226,6 +231,7 @@ def takes_classes(loss: Loss) -> bool:
 
 def uniform_loss(loss: Loss, outputs: int) -> float | None:
     """Return the loss of a classifier whose outputs are all equal; None for other tasks."""
+    # A client's loss as a share of it says how much the client has still to learn.
     if loss is nn.functional.cross_entropy or isinstance(loss, nn.CrossEntropyLoss):
         return math.log(outputs) if outputs > 1 else None
     return math.log(2) if is_binary(loss) else None
@@ -256,6 +262,7 @@ def _still_layers(
     model: nn.Module, features: Features, made_up: Features, buffers: str
 ) -> tuple[str, ...]:
     # The layers whose buffers change in training: in evaluation mode they must stay as they are.
+    # Batch norm's statistics of a client's activations would leave it without protection.
     moved = _moved(model, features, ())
     _check_parameters(model, moved)
     _check_always(model, made_up, moved)
@@ -301,6 +308,7 @@ def _check_always(model: nn.Module, made_up: Features, moved: Sequence[str]) -> 
 
 
 def _check_parameters(model: nn.Module, moved: Sequence[str]) -> None:
+    # Embedding with max_norm shortens the rows that a batch reads, and so shows which words it has.
     for name, _ in model.named_parameters():
         if name in moved:
             layer = model.get_submodule(name.rpartition(".")[0])
@@ -333,6 +341,7 @@ def _moved(model: nn.Module, features: Features, still: Sequence[str]) -> list[s
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:
+    # NaN counts as equal to NaN: a buffer that has always held it has not changed.
     if one.is_floating_point():
         one, other = one.nan_to_num(), other.nan_to_num()
     return torch.equal(one, other)
@@ -385,6 +394,7 @@ def _loss(loss: Loss, output: Tensor, targets: Tensor) -> Tensor:
             f"Expected a loss of {kinds}, got {type(error).__name__}: {_sentence(error)}"
             f"{_class_numbers(loss, output) or _other_targets(loss, output, targets)}"
         ) from error
+    # mse_loss of (n, 1) and (n,) warns only, and averages over all pairs of examples.
     if any("target size" in str(each.message) for each in warned):
         raise ValueError(
             f"Expected targets of the output's shape, got {kinds}, which the loss would stretch "
@@ -446,6 +456,7 @@ def _check_mean(one: float, two: float) -> None:
     size = max(abs(one), abs(two))
     if abs(two - one) <= MEAN_LOSS_TOLERANCE * size:
         return
+    # A sum would make a client's update grow with its number of examples.
     if abs(two - 2 * one) <= MEAN_LOSS_TOLERANCE * size:
         raise ValueError(
             f"Expected a mean loss over the batch, got a sum: {one:.6g} for a batch and {two:.6g} "
@@ -462,5 +473,6 @@ def _name(dtype: torch.dtype) -> str:
 
 
 def _sentence(error: Exception) -> str:
+    # One line of bounded length: torch's messages may run over a page.
     words = " ".join(str(error).partition(" Hint:")[0].split())
     return (words if len(words) <= 200 else words[:199] + "…").rstrip(".") + "."

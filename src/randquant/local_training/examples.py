@@ -19,7 +19,7 @@ from randquant.local_training.models import (
     seeded,
     tensors,
 )
-from randquant.statistics.records import columns_of
+from randquant.statistics.records import read_columns
 
 TARGET_COLUMN_NAMES = ("label", "labels", "target", "targets", "y")
 """Column names that mean the targets."""
@@ -99,6 +99,7 @@ class ReadExamples:
                     f"Expected examples of one dtype, got {kinds[0]} and {kind}: convert them when "
                     "they are read."
                 )
+        # torch.stack refuses examples of different shapes; its message does not name the shapes.
         try:
             joined = map_tensors(lambda *parts: torch.stack(parts), *features)
             return joined, torch.stack(targets)
@@ -149,6 +150,7 @@ def as_examples(data: Any, columns: Columns | None = None, classes: bool = True)
         ValueError: there are no examples, or features and targets differ in length; or features
             are uint8, as unscaled pixels are.
     """
+    # A stream has no places, from which a client's batches could be drawn with its key.
     if isinstance(data, DataLoader | IterableDataset):
         raise TypeError(
             f"Expected a Dataset that is read by index, got {_kind(data)}: give the DataLoader's "
@@ -156,7 +158,7 @@ def as_examples(data: Any, columns: Columns | None = None, classes: bool = True)
         )
     data = _in_memory(data)
     if is_table(data):
-        return _table_examples(columns_of(data, "the table"), columns, classes)
+        return _table_examples(read_columns(data, "the table"), columns, classes)
     if isinstance(data, Mapping):
         data = _select_columns(data, _choose_columns(list(data), columns))
     if isinstance(data, tuple):
@@ -164,6 +166,7 @@ def as_examples(data: Any, columns: Columns | None = None, classes: bool = True)
     if not (hasattr(data, "__getitem__") and hasattr(data, "__len__")) or _is_array(data):
         raise TypeError(f"Expected {FORMS}, got {_kind(data)}.")
     names = getattr(data, "column_names", None)
+    # Before the first item is read, which an empty data set does not have.
     if not len(data):
         raise ValueError("Expected at least one example, got 0: leave it out.")
     if names is None and isinstance(data[0], Mapping):
@@ -174,6 +177,7 @@ def as_examples(data: Any, columns: Columns | None = None, classes: bool = True)
 def as_features(value: Any) -> Features:
     """Return features as float32 or int64 tensors on the CPU, or refuse."""
     if isinstance(value, Mapping):
+        # Sorted: clients may have the same names in another order.
         value = {str(name): value[name] for name in sorted(value)}
     elif not isinstance(value, tuple) or not all(map(_is_array, value)):
         return _feature(value)
@@ -202,6 +206,7 @@ def _table_examples(
     # must not change how others' integers are rounded.
     side_by_side = np.stack([each.astype(np.float64) for each in features], axis=1)
     targets = _numbers(table, target).astype(np.float64)
+    # A fraction would be cut to an integer silently.
     if classes and np.any(wrong := targets != np.floor(targets)):
         raise ValueError(
             f"Expected numbers of classes in column {target}, got {targets[wrong][0]}: number them "
@@ -224,6 +229,7 @@ def _numbers(table: Mapping[str, np.ndarray], name: str) -> np.ndarray:
 
 def _feature(value: Any) -> Tensor:
     tensor = _tensor(value, "features")
+    # Unscaled pixels as float32 would train, badly and without an error.
     if tensor.dtype == torch.uint8:
         raise ValueError(
             "Expected features in float32, got uint8, the type of unscaled pixels: divide them by "
@@ -247,6 +253,7 @@ def _in_memory(data: Any) -> Any:
 def _stored(data: tuple) -> StoredExamples:
     if len(data) != 2:
         raise TypeError(f"Expected {FORMS}, got a tuple of {len(data)}.")
+    # Checked once here, so that no step checks shapes again.
     examples = StoredExamples(as_features(data[0]), as_targets(data[1]))
     inputs = tensors(examples.features)
     if not all(tensor.ndim for tensor in (*inputs, examples.targets)):
@@ -335,6 +342,7 @@ def _tensor(value: Any, what: str) -> Tensor:
         raise TypeError(
             f"Expected {what} as numbers, got {_kind(value)} of {array.dtype}: {remedy}."
         )
+    # torch takes no foreign byte order and no negative strides, and warns of read-only arrays.
     if not array.dtype.isnative or not array.flags.writeable or any(s < 0 for s in array.strides):
         array = array.astype(array.dtype.newbyteorder("="), copy=True)
     return torch.from_numpy(array)
@@ -345,6 +353,7 @@ def _ready(tensor: Tensor) -> Tensor:
         raise TypeError(
             f"Expected real numbers, got {tensor.dtype}: convert them to float32 or int64."
         )
+    # Two types only, so that a client with float64 has the same features as one with float32.
     return tensor.to(torch.float32 if tensor.is_floating_point() else torch.int64).contiguous()
 
 

@@ -28,6 +28,7 @@ def seeded(seed: int, device: torch.device = CPU) -> Iterator[None]:
     at a time may use this.
     """
     on_gpu = device.type == "cuda"
+    # NumPy's and Python's generators too: data sets that augment draw from them.
     numpys, pythons = np.random.get_state(), random.getstate()  # noqa: NPY002
     try:
         with torch.random.fork_rng(devices=[device] if on_gpu else []):
@@ -125,6 +126,7 @@ def copied(model: nn.Module, shared: Iterable[Tensor] = ()) -> nn.Module:
     Raises:
         ValueError: the model cannot be copied.
     """
+    # deepcopy takes what is in `memo` as copied already: these tensors stay the same objects.
     memo = {id(tensor): tensor for tensor in shared}
     for layer in model.modules():
         for value in vars(layer).values():
@@ -162,6 +164,7 @@ class ModelReplicas:
     def __init__(self, model: nn.Module, parts: Sequence[str]) -> None:
         self._model, self._parts = model, parts
         self._threads = threading.local()
+        # Parameters that are not trained get no gradients, which saves their part of the work.
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(name in parts)
         self.settle()
@@ -253,6 +256,7 @@ def named_tensors(model: nn.Module) -> dict[str, Tensor]:
 def check_graph(loss: Tensor, model: nn.Module) -> None:
     """Refuse a loss or a model that depends on a parameter which is not the model's own."""
     parameters = {id(parameter) for parameter in model.parameters()}
+    # Through the graph of the loss: its leaves are the parameters that it depends on.
     left, known = [loss.grad_fn], set()
     while left:
         node: Any = left.pop()

@@ -84,7 +84,7 @@ class Problem:
 
     @property
     def labels(self) -> int | None:
-        # Only for cross_entropy is it known that it takes labels from 0 to classes - 1.
+        # Only of cross_entropy is it known that it takes labels from 0 to classes - 1.
         return self.dry_run.classes if self.loss is nn.functional.cross_entropy else None
 
     @property
@@ -120,6 +120,7 @@ class Problem:
             self.dry_run.classes,
         )
         digest.update(repr(facts).encode())
+        # Layers and their options, which the state dict does not show.
         digest.update(without_addresses(self.model).encode())
         for name, tensor in self.model.state_dict().items():
             digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
@@ -225,6 +226,7 @@ def checked_problem(
             "torch.nn.functional, such as cross_entropy, or your own."
         )
     validate.choice("buffers", buffers, BUFFER_CHOICES)
+    # Public examples without this setting would be ignored silently.
     if (public is None) == (buffers == "server"):
         raise ValueError(
             "Expected public examples with buffers='server', and only then: the server computes "
@@ -232,8 +234,10 @@ def checked_problem(
         )
     names = select_parts(model, parts, frozen)
     types = tuple(tensor.dtype for tensor in parameters_and_buffers(model))
+    # On the CPU: a device is the learner's choice, and the digest must not depend on it.
     trained, loss = in_float32(copied(model).cpu()), _as_function(loss)
     outcome = dry_run(trained, names, clients, loss, buffers)
+    # Tried now, so that public examples that the model does not take fail before the run.
     if public is not None:
         ServerStatistics(copied(trained), public, torch.device("cpu")).refresh()
     problem = Problem(trained, clients, loss, test, names, types, outcome, buffers, public)
@@ -261,6 +265,7 @@ def select_parts(
         ('2.weight', '2.bias')
     """
     aliases: dict[int, list[str]] = {}
+    # A tied parameter has several names: it is trained once, and any of them selects it.
     for name, parameter in model.named_parameters(remove_duplicate=False):
         aliases.setdefault(id(parameter), []).append(name)
     if not aliases:
@@ -315,6 +320,7 @@ def as_test_examples(
 def as_public_examples(public: Any, clients: ClientSet, columns: Columns | None) -> Examples:
     """Convert public examples, or their features alone, and check them against clients' data."""
     with named("examples", "Public "):
+        # Labels are not needed; zeros take their place.
         if isinstance(public, Tensor | np.ndarray):
             public = (public, np.zeros(len(public), dtype=np.int64))
         examples = _finite(as_examples(public, columns, False), clients, targets=False)
@@ -327,6 +333,7 @@ def as_public_examples(public: Any, clients: ClientSet, columns: Columns | None)
 
 
 def _finite(examples: Examples, clients: ClientSet, *, targets: bool = True) -> Examples:
+    # Another shape than the clients' would be a model of something else.
     check_alike(examples, clients, targets=targets)
     if isinstance(examples, StoredExamples):
         check_finite(examples.features, examples.targets)

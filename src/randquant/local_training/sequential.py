@@ -57,6 +57,8 @@ class SequentialClients:
         if work.batch is None or (work.batch >= len(samples) and work.learning_rate is None):
             return [samples] * work.epochs
         assert key is not None
+        # By the round's key and the client: batches do not depend on who else takes part, and are
+        # the same when a round is repeated after a kill.
         words = key.fold_in("batches", client).words(2)
         generator = np.random.Generator(np.random.Philox(key=words))
         if work.learning_rate is None:
@@ -101,6 +103,7 @@ class SequentialClients:
     def _gradient(
         self, client: int, steps: Sequence[np.ndarray], key: Key | None
     ) -> tuple[Tensor, float]:
+        # One gradient moves no weights, so that the replica with the loaded ones suffices.
         model = self._copies.shared()
         batch = self._batch(client, steps[0], key)
         with self._random_numbers(key, client):
@@ -113,6 +116,7 @@ class SequentialClients:
         rate, model, losses = self._work.learning_rate, self._copies.writable(), []
         assert rate is not None
         weights = list(self._copies.trained(model).values())
+        # The last client on this thread has left its own weights here.
         with torch.no_grad():
             for weight, start in zip(weights, self._parameters, strict=True):
                 weight.copy_(start)

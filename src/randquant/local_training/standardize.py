@@ -72,6 +72,7 @@ class Standardize:
             if len(pair) != 2:
                 raise ValueError(f"Expected target as (lower, upper), got {len(pair)} values.")
             object.__setattr__(self, "target", tuple(_as_bound("target", each) for each in pair))
+        # At most 0.9, because training needs some of epsilon.
         validate.real("share", self.share, low=0, high=0.9)
         declared.checked(self)
         for what in ("features", "target"):
@@ -176,6 +177,8 @@ def plan_query(
                 f"epsilon={left[0]} and {trust}: it asks with a share of epsilon, of the run's "
                 "trust; give share=0 to use the bounds alone."
             )
+        # For a whole client one of its examples is drawn; otherwise all count, and the largest
+        # client's number of them bounds a client's vector.
         records, most = (
             (len(sizes), 1) if unit == "client" else (int(sizes.sum()), int(sizes.max()))
         )
@@ -217,11 +220,13 @@ def ask_statistics(
         bounds' distance. A spread below its noise is replaced by the noise, so that features never
         become large.
     """
+    # All values are in units of half the bounds' distance, where a deviation is at most 1.
     low, high = np.array(query.bounds).T
     middle, half = (low + high) / 2, (high - low) / 2
     means, spreads = middle, half
     if (terms := query.survey) is not None:
         frames = [{str(k): column for k, column in enumerate(each.T)} for each in clients]
+        # By a key of its own for each client, so that draws of records are independent.
         if terms.unit == "client":
             frames = [one_of_each(f, key.fold_in("record", k)) for k, f in enumerate(frames)]
         answers = noisy_answers(terms, frames, key).values()

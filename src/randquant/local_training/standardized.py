@@ -33,6 +33,7 @@ class Standardized(nn.Module):
         columns = (*zip(*statistics.bounds, strict=True), statistics.means, statistics.spreads)
         for name, values in zip(("lower", "upper", "mean", "spread"), columns, strict=True):
             tensor = torch.tensor(values, dtype=torch.float32)
+            # Buffers, so that the model is saved and moved to a device with them.
             self.register_buffer(name, tensor[: statistics.features])
             self.register_buffer(f"target_{name}", tensor[statistics.features :])
 
@@ -45,8 +46,9 @@ class Standardized(nn.Module):
             getattr(self, prefix + name).to(values.device)
             for name in ("lower", "upper", "mean", "spread")
         )
-        if not len(mean):
+        if not len(mean):  # targets that stay as they are
             return values
+        # Clipped as in the query, whose mean counts a value beyond the bounds as the bound.
         scaled = (values.clamp(lower, upper) - mean) / spread
         return scaled.to(values.dtype) if values.is_floating_point() else scaled
 
@@ -106,6 +108,7 @@ def client_matrices(problem: Problem, with_targets: bool) -> list[np.ndarray]:
     table = problem.clients.table
     assert table is not None
     assert isinstance(table.features, Tensor)
+    # In float64, in which the table of statistics is computed.
     parts = [table.features, table.targets.reshape(len(table), -1)][: 1 + with_targets]
     everything = torch.cat(parts, 1).double().numpy()
     return [everything[places] for places in problem.clients.places]

@@ -42,6 +42,8 @@ def is_linear(problem: Problem, operations: Sequence[str]) -> bool:
     The model must be one linear layer, trained as a whole, on features that are flat or that the
     model only flattens; and the loss one of those that have a formula.
     """
+    # By exact types and the operations that were read: a subclass, or a forward function of an
+    # instance, may compute something else.
     model, table = problem.model, problem.clients.table
     layers = list(model.children()) if type(model) is nn.Sequential else [model]
     flat = [type(layer) for layer in layers] == [nn.Flatten, nn.Linear]
@@ -94,6 +96,7 @@ def linear_gradients(
         logs, labels = torch.log_softmax(outputs, dim=1), targets[:, None]
         losses = -(logs.gather(1, labels)[:, 0] * weight).sum(1)
         error = logs.exp_().scatter_add_(1, labels, -torch.ones_like(labels, dtype=logs.dtype))
+    # The slope of the weighted loss in the outputs; both gradients are linear in it.
     error *= weight[:, None]
     return {matrix_name: torch.bmm(error, features), bias_name: error.sum(2)}, losses
 
@@ -122,6 +125,8 @@ def weighted_gradients(
         output = called(model, features, weights)
         return (each_loss(loss, output, targets) * weight).sum()
 
+    # vmap keeps clients apart: no operation can read another client's weights or examples, and one
+    # that branches on a number raises an error.
     clients_gradients = vmap(grad_and_value(weighted_loss), (shared, 0, 0, 0))
     return clients_gradients(weights, features, targets, weight)
 
@@ -160,6 +165,7 @@ def changes(
     def client_output(weights, features):
         return called(model, features, weights)
 
+    # By the difference of two passes: not all models have derivatives in forward mode.
     moved = _stepped(weights, parts, length)
     with torch.no_grad():
         output = vmap(client_output, (shared, 0))(weights, features)
@@ -182,6 +188,7 @@ def weighted_curvature(
         targets: (n, s, ...).
         weight: (n, s), each example's weight.
     """
+    # The two most common losses by formula, which is faster than differentiating twice.
     if loss is nn.functional.cross_entropy and output.ndim == 3 and targets.ndim == 2:
         return cross_entropy_curvature(output, change, weight)
     if loss is nn.functional.mse_loss:
@@ -191,6 +198,7 @@ def weighted_curvature(
         def total(output):
             return (each_loss(loss, output, targets) * weight).sum()
 
+        # Differentiated twice along `change`: the matrix of second derivatives is never built.
         def slope(output):
             return (grad(total)(output) * change).sum()
 
@@ -246,6 +254,7 @@ class _Guard(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         options = dict(kwargs or {})
         try:
+            # Both ways to look up a table, because a model may call the function beneath directly.
             if func is nn.functional.embedding:
                 return _embedded(*args, **options)
             if func in TABLE_LOOKUPS:
@@ -281,6 +290,7 @@ def _looked_up(
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
 ) -> torch.Tensor:
+    # This function takes -1 for no padding; the public one takes None, and -1 for the last row.
     padding = None if padding_idx < 0 else padding_idx
     options = {"scale_grad_by_freq": scale_grad_by_freq, "sparse": sparse}
     return _embedded(indices, weight, padding, **options)
@@ -331,6 +341,7 @@ class VectorizedClients:
                 others stays where it is in the last ones.
         """
         start, firsts = self._copies.weights(), np.array([samples[0] for samples, *_ in steps])
+        # Compared after the steps: what a module stores of these clients would reach the next ones.
         before = self._attributes()
         with _Guard() if self._guarded else nullcontext() as guard:
             if self._rate is None:
@@ -345,6 +356,7 @@ class VectorizedClients:
                     # All begin at one set of weights; after a step each client has its own.
                     shared, losses = 0, losses if number else step_losses
                 update = {name: start[name] - weights[name] for name in start}
+        # All checks come before the updates are returned: none leaves if any of them fails.
         self._copies.check()
         if guard is not None and guard.kind:
             raise ValueError(
@@ -357,6 +369,7 @@ class VectorizedClients:
                 "Expected modules that store nothing during a call with together=True, got a "
                 "changed attribute: the next clients would see it; leave together out."
             )
+        # In the order of the trained parameters, as `Learner.parameters` has them.
         flat = [update[name].reshape(len(steps), -1) for name in start]
         return torch.cat(flat, dim=1), losses.double().cpu().numpy()
 
@@ -379,6 +392,7 @@ class VectorizedClients:
             firsts: one sample of each client, which pads its batch.
         """
         starts = range(0, max(map(len, batches)), self._width)
+        # A single pass is gathered once for both loops; several would need too much memory to keep.
         only = self._pass(batches, firsts, 0) if len(starts) == 1 else None
         parts: dict[str, Any] = dict.fromkeys(weights, 0.0)
         losses: Any = 0.0
@@ -390,6 +404,7 @@ class VectorizedClients:
                      for name, each in parts.items()}  # fmt: skip
             losses = losses + some.without_absent(pass_losses)
         if not isinstance(self._rate, str):
+            # A given rate is every client's step length; without steps the gradient itself is sent.
             return parts, losses, torch.full_like(losses, self._rate or 0.0)
         square = squares(parts.values())
         curvature: Any = 0.0
@@ -415,6 +430,7 @@ class VectorizedClients:
         sizes = np.array([[max(1, len(samples))] for samples in batches])
         features, targets = self._data.rows(index)
         if self._linear:
+            # The model may have a Flatten layer, which the formula skips.
             features = features.flatten(2)
         weight = torch.from_numpy((real / sizes).astype(np.float32)).to(targets.device)
         return _Pass(features, targets, weight)
@@ -441,6 +457,7 @@ class VectorizedClients:
             return linear_changes(weights, parts, features)
         each_weight = weights.values()
         norms = squares(each_weight if shared == 0 else [each[None] for each in each_weight])
+        # Relative to each client's own weights: a fixed step would vanish beside large ones.
         length = small_step(square, norms)
         return changes(self._copies.writable(), weights, shared, parts, length, features)
 
@@ -461,6 +478,7 @@ def shrinking_groups(cohort: Sequence[int], workers: int) -> list[Sequence[int]]
         [range(0, 3), range(3, 5), range(5, 7), range(7, 8), range(8, 9), range(9, 10)]
     """
     groups, start = [], 0
+    # A group is at most half of a worker's share of what is left, so that the last ones are single.
     while left := len(cohort) - start:
         size = min(MAX_GROUP_CLIENTS, -(-left // (2 * workers)))
         groups.append(cohort[start : start + size])
@@ -501,6 +519,8 @@ def find_obstacle(
         apart: whether a client's update must not depend on who else takes part, even in rounding.
     """
     loss, clipped = problem.loss, work.example_norm is not None
+    # Clipped examples are computed together within one client only, so that rules about other
+    # clients do not apply to them.
     if problem.dry_run.draws:
         return Obstacle("a training step that draws random numbers, or may", certain=True)
     if _is_hooked(problem.model):

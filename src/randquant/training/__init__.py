@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         sample_poisson,
     )
     from randquant.training.records import RoundMetrics, RunRecord, RunSummary, SentRounds
+    from randquant.training.run import Run
     from randquant.training.runs.advice import about_constant, about_steps, best_constant
     from randquant.training.runs.binding import bind
     from randquant.training.runs.execution import create as create_run
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from randquant.training.runs.store import RunStore, Secret, StoredRun, is_run, read_finished
     from randquant.training.schedule import Schedule, sample
     from randquant.training.server import Server
-    from randquant.training.trained import Run
 
 __all__ = [
     "Problem",

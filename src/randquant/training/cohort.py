@@ -113,7 +113,7 @@ class RoundCollector:
 
     @property
     def dimension(self) -> int:
-        """Coordinates of what a client encodes: its update and its numbers."""
+        # A client encodes its update and its numbers as one vector.
         return self.learner.dimension + self.preparation.extra
 
     @property
@@ -184,7 +184,7 @@ class RoundCollector:
         return payloads
 
     def _client_numbers(self, client: int) -> dict[str, float]:
-        """Return the numbers a client may send, measured on its data before it trains."""
+        # Measured before the client trains: afterwards its model would fit its own data.
         if (scalars := self.preparation.alongside) is None:
             return {}
         values = {EXAMPLES: float(self.learner.problem.clients.sizes[client])}
@@ -237,8 +237,8 @@ class _Noise(NamedTuple):
 
     Attributes:
         error: the error of one client's decoded coordinate.
-        senders: how many clients' noise the sum holds.
-        divisor_share: what the sum is divided by, as a share of the senders.
+        senders: number of clients whose noise is in the sum.
+        divisor_share: the divisor of the sum, as a share of the senders.
     """
 
     error: CoordinateError

@@ -29,11 +29,11 @@ from randquant.planning.privacy import Privacy
 from randquant.training.config import TrainConfig, changes_between
 from randquant.training.records import RoundMetrics
 from randquant.training.request import complete
+from randquant.training.run import Run
 from randquant.training.runs import binding, execution
 from randquant.training.runs.setup import RunInputs
 from randquant.training.runs.store import RunStore, Secret, digest, run_key
 from randquant.training.server import Callback, Server
-from randquant.training.trained import Run
 
 LARGEST_COHORT = 1000
 """Clients a round by default, if there are as many.

@@ -93,7 +93,7 @@ class TrainingSetup:
 
     @property
     def dimension(self) -> int:
-        """Coordinates of what a client encodes: its update and its numbers."""
+        # A client encodes its update and its numbers as one vector.
         return self.learner.dimension + self.preparation.extra
 
     def standardized(self, statistics: FeatureStatistics) -> TrainingSetup:
