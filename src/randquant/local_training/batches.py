@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from randquant.local_training.clients import check_finite, named
+from randquant.local_training.clients import check_finite, error_context
 from randquant.local_training.dry_run import check_labels
 from randquant.local_training.examples import Examples, StoredExamples
 from randquant.local_training.models import Features, map_tensors
@@ -41,6 +41,7 @@ class BatchReader:
 
     def with_table(self, table: StoredExamples) -> BatchReader:
         """Return a reader of another table."""
+        # With buffers of its own: those of this reader are for the tensors of its table.
         other = copy.copy(self)
         other.table, other._threads = self._moved(table), threading.local()
         return other
@@ -62,7 +63,7 @@ class BatchReader:
         if self.table is not None:
             return self.rows(places)
         clients = self._problem.clients
-        with self._reading, named(clients.names[client]):
+        with self._reading, error_context(clients.names[client]):
             return self._read(clients.sources[client], places, seed)
 
     def rows(self, places: np.ndarray) -> tuple[Any, Tensor]:
@@ -96,7 +97,7 @@ class BatchReader:
                 yield self.client_rows(client, places)
         elif self._test is not None:
             for places in _evaluation_batches(np.arange(len(self._test))):
-                with named("data", "Test "):
+                with error_context("data", "Test "):
                     yield self._read(self._test, places)
 
     def _read(

@@ -14,7 +14,7 @@ from torch import nn
 from randquant.channels.keys import Key
 from randquant.local_training.batch_norm import ServerStatistics
 from randquant.local_training.batches import BatchReader
-from randquant.local_training.clients import MADE_UP_BATCH_SIZE, named
+from randquant.local_training.clients import MADE_UP_BATCH_SIZE, error_context
 from randquant.local_training.curvature import gradients
 from randquant.local_training.dry_run import work_mode
 from randquant.local_training.models import ModelReplicas, called, copied, seeded
@@ -132,6 +132,7 @@ class Learner:
     @property
     def examples(self) -> int:
         """Smallest number of examples that a client's gradient is the mean of."""
+        # The more examples, the less one of them can move the mean: the smallest number counts.
         fewest = int(self.problem.clients.sizes.min())
         return fewest if self._work.batch is None else min(fewest, self._work.batch)
 
@@ -177,6 +178,7 @@ class Learner:
         Vectorised groups do not depend on `workers`, because grouping changes the last bits of
         their sums. Other clients are distributed a few at a time.
         """
+        # Clients one by one differ in time, so that fixed groups would leave threads without work.
         if self._vectorized is None:
             return shrinking_groups(cohort, workers)
         return [cohort[start : start + self._group] for start in range(0, len(cohort), self._group)]
@@ -195,13 +197,14 @@ class Learner:
             Updates (n, d) float32, which the server's step subtracts, and losses (n,) float64, in
             the order of `clients`.
         """
+        # Errors of a vectorised pass name no client: each operation is of all of them at once.
         if self._vectorized is not None:
             steps = [self._sequential.steps(client, key) for client in clients]
             updates, losses = self._vectorized.updates(steps)
         else:
             pairs = []
             for client in clients:
-                with named(self.problem.clients.names[client]):
+                with error_context(self.problem.clients.names[client]):
                     pairs.append(self._sequential.update(client, key))
             updates = torch.stack([update for update, _ in pairs])
             losses = np.array([loss for _, loss in pairs])

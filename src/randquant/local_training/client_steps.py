@@ -73,6 +73,7 @@ def local_steps(
             "Expected a model with parameters that require a gradient, got "
             f"{sum(1 for _ in model.parameters())} parameters of which none does."
         )
+    # Without a client's key: a device draws from its own generators.
     first: FirstLoss | None = None
     for _ in range(epochs):
         for features, targets in batches:

@@ -54,7 +54,7 @@ class ClientSet:
         """Return features and targets of a client's examples at some of its `places`."""
         if self.table is not None:
             return self.table.take(places)
-        with named(self.names[client]):
+        with error_context(self.names[client]):
             return self.sources[client].take(places)
 
     def made_up(self, classes: int | None = None) -> StoredExamples:
@@ -83,7 +83,7 @@ class ClientSet:
 
 
 @contextmanager
-def named(name: str, what: str = "Client ") -> Iterator[None]:
+def error_context(name: str, what: str = "Client ") -> Iterator[None]:
     """Name the client, or other data, in the errors that are raised within."""
     try:
         yield
@@ -93,6 +93,7 @@ def named(name: str, what: str = "Client ") -> Iterator[None]:
         kind = TypeError if isinstance(error, TypeError) else ValueError
         # Of plain types, because a subclass may not take a single message.
         raise kind(f"{what}{name}: {error}") from error
+    # Others keep their kind: code of the user's own may expect it.
     except Exception as error:
         error.add_note(f"{what}{name}.")
         raise
@@ -144,7 +145,7 @@ def client_set(clients: Any, columns: Columns | None = None, classes: bool = Tru
         )
     sources = []
     for name, each in zip(names, data, strict=True):
-        with named(name):
+        with error_context(name):
             sources.append(as_examples(each, columns, classes))
     # All alike, because passes over several clients have one shape, and because the shape of the
     # first client's example decides how all are computed.
@@ -152,7 +153,7 @@ def client_set(clients: Any, columns: Columns | None = None, classes: bool = Tru
     stored = [source for source in sources if isinstance(source, StoredExamples)]
     for name, source in zip(names, sources, strict=True):
         if isinstance(source, StoredExamples):
-            with named(name):
+            with error_context(name):
                 check_finite(source.features, source.targets)
     # One table, from which batches are gathered by index without a copy of each client's data.
     if len(stored) == len(sources):
@@ -210,6 +211,7 @@ def _check_several(clients: Any) -> None:
             f"{len(clients)} rows: give its groups, "
             'table.groupby("client"), or a list of tables.'
         )
+    # A pair (features, targets) has a length, and would otherwise pass for two clients.
     pair = isinstance(clients, tuple) and len(clients) == 2 and _is_array(clients[1])
     if _is_array(clients) or pair or isinstance(clients, Dataset) or _has_columns(clients):
         kind = "a pair of arrays" if pair else f"a {type(clients).__name__}"
@@ -246,7 +248,7 @@ def check_alike(examples: Examples, clients: ClientSet, *, targets: bool = True)
 def _check_all_alike(names: Sequence[str], sources: Sequence[Examples]) -> None:
     first = ""
     for name, source in zip(names, sources, strict=True):
-        with named(name):
+        with error_context(name):
             kind = _described(source)
             first = first or kind
             _check_same(kind, first, names[0])

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from randquant._internal import validate
 from randquant.local_training.batch_norm import is_batch_norm
-from randquant.local_training.clients import ClientSet, named
+from randquant.local_training.clients import ClientSet, error_context
 from randquant.local_training.examples import StoredExamples
 from randquant.local_training.models import (
     Features,
@@ -97,7 +97,7 @@ def dry_run(
         if loss is nn.functional.cross_entropy:
             _check_several(output)
             _check_scores(output)
-            with named(clients.names[0]):
+            with error_context(clients.names[0]):
                 check_labels(twice[1], class_number(output, twice[1]))
         first = _loss(loss, output, twice[1])
     # The same batch with the same random numbers: if they differ, a module has stored something.
@@ -133,7 +133,7 @@ def _draws(model: nn.Module, examples: StoredExamples, loss: Loss) -> bool:
 
 def _first_batch(clients: ClientSet) -> tuple[Features, Tensor]:
     places = clients.places[0][:DRY_RUN_BATCH_SIZE]
-    with named(clients.names[0]):
+    with error_context(clients.names[0]):
         # Read twice: a run that is resumed must see the same examples.
         batch, again = (clients.take(0, places) for _ in range(2))
         parts = ([*tensors(features), targets] for features, targets in (batch, again))
@@ -177,6 +177,7 @@ def _check_repeats(first: Tensor, again: Tensor) -> None:
 
 
 def _check_dependence(loss: Tensor, parts: Sequence[str]) -> None:
+    # Otherwise every client would send zeros, and the run would spend its epsilon on nothing.
     if not loss.requires_grad:
         raise ValueError(
             "Expected a loss that depends on the trained parameters, got a constant in "
@@ -196,6 +197,7 @@ def _check_gradient(loss: Tensor, model: nn.Module) -> None:
             "Where a layer overwrites what the gradient needs, as a dropout after a ReLU may, take "
             "inplace=False."
         ) from error
+    # Before the run: an update with NaN is refused only after the cost of its round is recorded.
     for name, part in zip(trained, parts, strict=True):
         if part is not None and not part.to_dense().isfinite().all():
             raise ValueError(
@@ -241,6 +243,7 @@ def check_labels(labels: Tensor, classes: int | None) -> None:
     """Refuse labels without an output of the model; `classes` is None for other targets."""
     if classes is None:
         return
+    # cross_entropy itself would not name the client, and on a GPU it would end the process.
     low, high = (int(bound) for bound in labels.aminmax())
     if low < 0 or high >= classes:
         raise ValueError(

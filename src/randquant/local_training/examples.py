@@ -67,6 +67,7 @@ class StoredExamples:
 
     def take(self, places: np.ndarray, seed: int = 0) -> tuple[Features, Tensor]:
         """See `Examples`."""
+        # Without the seed: reading from memory draws nothing.
         index = torch.from_numpy(places)
         return map_tensors(lambda tensor: tensor[index], self.features), self.targets[index]
 
@@ -282,6 +283,7 @@ def _choose_columns(names: list[str], columns: Columns | None) -> Columns:
                 'give columns=(("ids", "mask"), "label").'
             )
         return columns[0], columns[1]
+    # Only where there is no doubt: two candidates for the targets are refused.
     targets = [name for name in names if name in TARGET_COLUMN_NAMES]
     others = [name for name in names if name not in targets]
     features = (
@@ -303,6 +305,7 @@ def _select_columns(item: Any, columns: Columns) -> tuple[Any, Any]:
 
 
 def _tensor(value: Any, what: str) -> Tensor:
+    # By the module's name, because PIL may not be installed.
     if type(value).__module__.partition(".")[0] == "PIL":
         raise TypeError(
             "Expected features as numbers, got a PIL image: convert images when they are read, "

@@ -111,6 +111,7 @@ class Local:
         """Fill in the defaults for the protected unit, a `client` or an `example`."""
         rate: float | Literal["auto"] | None = self.learning_rate
         if rate is None:
+            # Local steps would mix examples, and clipping single ones would bound nothing.
             rate = "auto" if unit == "client" else 0.0
         epochs = self.epochs
         if epochs is None:
@@ -119,6 +120,7 @@ class Local:
 
     def work(self, example_norm: float | None = None) -> Work:
         """Return the work of a `Learner`, with the threshold of single examples' gradients."""
+        # Users write 0 for a single gradient, `Work` writes None.
         rate = self.learning_rate or None
         return Work(self.batch, self.epochs or 1, rate, example_norm, self.together)
 

@@ -224,6 +224,7 @@ class ModelReplicas:
                 weight.copy_(loaded)
             for buffer, loaded in zip(model.buffers(), self._model.buffers(), strict=True):
                 buffer.copy_(loaded)
+        # Last: the numbers are copied in float32, and converted once.
         for tensor, kind in zip(parameters_and_buffers(model), types, strict=True):
             tensor.data = tensor.data.to(kind)
 

@@ -21,7 +21,7 @@ from randquant.local_training.clients import (
     check_finite,
     check_public,
     client_set,
-    named,
+    error_context,
 )
 from randquant.local_training.dry_run import (
     DryRun,
@@ -217,6 +217,7 @@ def checked_problem(
         if isinstance(model, type):
             kind = f"the class {model.__name__}: give {model.__name__}(…)"
         raise TypeError(f"Expected model to be a torch nn.Module, got {kind}.")
+    # A class is callable, but a call with outputs and targets would make an object of it.
     if isinstance(loss, type):
         name = loss.__name__
         raise TypeError(f"Expected loss to be a function, got the class {name}: give {name}().")
@@ -293,7 +294,8 @@ def select_parts(
                 f"Expected parameters with numbers, got {name} on the meta device: build the model "
                 "on the CPU."
             )
-        # A model without any float32 parameter is converted as a whole.
+        # A model without any float32 parameter is converted as a whole; a few others among float32
+        # would make one vector of two types.
         mixed = parameter.dtype != torch.float32 and in_float32(model) is model
         if mixed or parameter.is_complex():
             raise ValueError(
@@ -313,13 +315,13 @@ def as_test_examples(
     test: Any, clients: ClientSet, columns: Columns | None = None, classes: bool = True
 ) -> Examples:
     """Convert test data, in any form of `as_examples`, and check them against clients' data."""
-    with named("data", "Test "):
+    with error_context("data", "Test "):
         return _finite(as_examples(test, columns, classes), clients)
 
 
 def as_public_examples(public: Any, clients: ClientSet, columns: Columns | None) -> Examples:
     """Convert public examples, or their features alone, and check them against clients' data."""
-    with named("examples", "Public "):
+    with error_context("examples", "Public "):
         # Labels are not needed; zeros take their place.
         if isinstance(public, Tensor | np.ndarray):
             public = (public, np.zeros(len(public), dtype=np.int64))
@@ -345,12 +347,13 @@ def _check_labels(problem: Problem) -> None:
         return
     # Examples in memory only: others are checked when they are read.
     table = problem.clients.table
+    # Client by client, so that an error names the one with the wrong label.
     if table is not None:
         for name, places in zip(problem.clients.names, problem.clients.places, strict=True):
-            with named(name):
+            with error_context(name):
                 check_labels(table.targets[places], problem.labels)
     if isinstance(problem.test, StoredExamples):
-        with named("data", "Test "):
+        with error_context("data", "Test "):
             check_labels(problem.test.targets, problem.labels)
 
 

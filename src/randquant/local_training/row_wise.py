@@ -100,6 +100,7 @@ def _run_watched(model: nn.Module, features: Features, count: int) -> _Watch:
     weights = {name: each.detach().clone().requires_grad_() for name, each in trainable.items()}
     watch = _Watch(model, count, weights.values(), trainable.values())
     saved = _Saved([*parameters_and_buffers(model), *weights.values()])
+    # Zeros, because the reading is for all clients and may depend on no client's numbers.
     zeros = map_tensors(lambda each: each.new_zeros((count, *each.shape[1:])), features)
     for each in tensors(zeros):
         watch.add_examples(each)
@@ -111,6 +112,7 @@ def _run_watched(model: nn.Module, features: Features, count: int) -> _Watch:
         watch.obstacle = watch.obstacle or Obstacle(f"a model that zeros make raise {kind}")
         return watch
     watch.finish(output)
+    # Numbers that are saved once for a whole pass count little in the largest one, which is used.
     watch.numbers = saved.count / count
     return watch
 
@@ -270,6 +272,7 @@ class _Watch(TorchFunctionMode):
         options = kwargs or {}
         if self.obstacle is not None or func in FACTS:
             return func(*args, **options)
+        # Writing in place raises a tensor's version.
         inputs = list(_leaves((args, options), Tensor))
         versions = [each._version for each in inputs]
         result = func(*args, **options)
@@ -306,6 +309,7 @@ class _Watch(TorchFunctionMode):
             axes = axes if isinstance(axes, tuple) else (axes,) * len(results)
             for each, axis in zip(results, axes, strict=True):
                 _require(each.shape[axis] == self._count)
+        # A rule that fails on a call does not know its form, so that the call counts as unknown.
         except (_UnknownError, TypeError, ValueError, LookupError, AttributeError) as error:
             mixed = isinstance(error, _MixedError)
             use = "over the examples of a batch" if mixed else "in a form that is not in the table"
@@ -358,6 +362,7 @@ def _elementwise(call: _Call) -> int:
     places = {each.ndim - call.axes[id(each)] for each in rows}
     _require(len(places) == 1)
     (place,) = places
+    # A constant with a number for each example would treat examples by their places in the batch.
     for each in call.tensors:
         constant = call.axis(each) is None
         _require(not constant or each.ndim < place or each.shape[each.ndim - place] == 1)
@@ -365,6 +370,7 @@ def _elementwise(call: _Call) -> int:
 
 
 def _dropout(call: _Call) -> int:
+    # In training, the mask of an example depends on how many examples come before it.
     _require(call.argument(1, "p", 0.5) == 0 or not call.argument(2, "training", True))
     return call.only[1]
 
@@ -400,6 +406,7 @@ def _trailing(call: _Call) -> int:
 
 def _padded(call: _Call) -> int:
     rows, axis = call.only
+    # `pad` has a pair for each dimension, the last one first.
     _require(len(call.argument(1, "pad")) // 2 < rows.ndim - axis)
     _require(call.argument(2, "mode", "constant") == "constant")
     return axis
@@ -422,6 +429,7 @@ def _batched(*dimensions: int) -> Callable[[_Call], int]:
 
 def _batch_norm(call: _Call) -> int:
     training, mean = call.argument(5, "training", False), call.argument(1, "running_mean")
+    # Otherwise it normalises by the batch's own mean and variance.
     _require(not training and mean is not None, _MixedError)
     return _batched(2, 3, 4, 5)(call)
 
@@ -440,6 +448,7 @@ def _embedding(call: _Call) -> int:
 
 
 def _linear(call: _Call) -> int:
+    # The last dimension is multiplied by the weights.
     rows, axis = call.only
     _require(axis <= rows.ndim - 2)
     return axis
@@ -464,6 +473,7 @@ def _attention(call: _Call) -> int:
     rows, mask = call.arguments[0], call.argument(3, "attn_mask")
     _require(first <= rows.ndim - 3 and call.argument(4, "dropout_p", 0.0) == 0)
     _require(len({each.ndim for each in call.arguments[:3]}) == 1)
+    # A mask of two dimensions is common to all examples.
     _require(mask is None or (call.axis(mask) is None and mask.ndim <= 2))
     return first
 
@@ -489,7 +499,9 @@ def _joined(call: _Call) -> int:
     (axis,) = axes
     _require(axis is not None and len({each.ndim for each in parts}) == 1)
     place = dim % call.result.ndim
-    if call.result.ndim > parts[0].ndim:  # stacked
+    # stack adds a dimension, which moves the examples' on if it comes before; cat along theirs
+    # would make one batch of two.
+    if call.result.ndim > parts[0].ndim:
         return axis + (place <= axis)  # type: ignore[operator]
     _require(place != axis)
     return axis  # type: ignore[return-value]
@@ -514,6 +526,7 @@ def _squeezed(call: _Call) -> int:
 
 
 def _expanded(call: _Call) -> int:
+    # New dimensions come before the old ones.
     rows, axis = call.only
     return axis + call.result.ndim - rows.ndim
 
@@ -541,6 +554,7 @@ def _indexed(call: _Call) -> int:
         items = (*items, Ellipsis)
     old = new = 0
     for item in (one for each in items for one in (rest if each is Ellipsis else [each])):
+        # An index tensor could exchange examples, or leave some out.
         _require(item is None or type(item) in (int, slice))
         if item is not None and old == axis:
             _require(item == slice(None))
@@ -564,6 +578,7 @@ def _einsum(call: _Call) -> int:
     (letter,) = letters
     constants = [t for t, each in zip(inputs.split(","), operands, strict=True)
                  if call.axis(each) is None]  # fmt: skip
+    # The examples' letter may be in no constant: that would have other numbers for each place.
     _require(letter in output and not any(letter in term for term in constants))
     return output.index(letter)
 

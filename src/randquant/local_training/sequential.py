@@ -53,6 +53,7 @@ class SequentialClients:
 
     def steps(self, client: int, key: Key | None) -> list[np.ndarray]:
         """Return the samples of each local step; random ones follow from the key and the client."""
+        # A batch of all of a client's examples needs no drawing, and no key.
         samples, work = self._places[client], self._work
         if work.batch is None or (work.batch >= len(samples) and work.learning_rate is None):
             return [samples] * work.epochs
@@ -134,6 +135,7 @@ class SequentialClients:
             with torch.no_grad():
                 for weight, part in zip(weights, slope.parts, strict=True):
                     weight -= length * part
+        # Before minus after, because the server subtracts the mean of updates.
         difference = [
             start.detach() - end.detach()
             for start, end in zip(self._parameters, weights, strict=True)
@@ -166,6 +168,7 @@ class SequentialClients:
                 yield from self._by_example(self._batch(client, some, key))
             return
         model = self._copies.shared()
+        # One by one where a module has no rule in vmap, or draws random numbers.
         for number in range(len(samples)):
             batch = self._batch(client, samples[number : number + 1], key)
             with self._random_numbers(key, client, number):

@@ -75,6 +75,7 @@ class Standardize:
         # At most 0.9, because training needs some of epsilon.
         validate.real("share", self.share, low=0, high=0.9)
         declared.checked(self)
+        # For their refusals alone: wrong bounds should fail before any data are read.
         for what in ("features", "target"):
             self.bounds(what)
 
@@ -170,6 +171,7 @@ def plan_query(
     features = settings.bounds("features", columns[0])
     targets = settings.bounds("target", columns[1])
     terms = None
+    # The table is noisy in the run's trust, so that it needs no other party than the run does.
     if settings.share:
         if not np.isfinite(left[0]) or trust not in ("aggregate", "local"):
             raise ValueError(

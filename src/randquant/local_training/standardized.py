@@ -122,6 +122,7 @@ def standardized(problem: Problem, statistics: FeatureStatistics) -> Problem:
     """
     maps = Standardized(nn.Identity(), statistics)
 
+    # Clients, test data and public examples all through the same maps.
     def mapped(examples: Examples | None, *, targets: bool = True) -> Any:
         if not isinstance(examples, StoredExamples):
             return None

@@ -278,6 +278,7 @@ def _embedded(
     # In a vectorised pass, torch 2.13 puts the clients' tables one after another and does not check
     # an index against its own table: an index beyond the last row would read the next client's.
     # Such an index gives NaN here, so that this client alone is refused.
+    # Clamped before the look-up, because an index beyond the table may be beyond memory as well.
     rows = weight.shape[0]
     vectors = nn.functional.embedding(input.clamp(0, rows - 1), weight, *args, **options)
     return torch.where(((input >= 0) & (input < rows))[..., None], vectors, math.nan)
@@ -432,6 +433,7 @@ class VectorizedClients:
         if self._linear:
             # The model may have a Flatten layer, which the formula skips.
             features = features.flatten(2)
+        # In float64 until the division is done, so that each weight is rounded once.
         weight = torch.from_numpy((real / sizes).astype(np.float32)).to(targets.device)
         return _Pass(features, targets, weight)
 

@@ -15,7 +15,7 @@ from randquant.aggregation.alongside import EXAMPLES
 from randquant.aggregation.mechanism import CoordinateError, UpdateMechanism
 from randquant.channels.keys import Key
 from randquant.local_training.client import Learner
-from randquant.local_training.clients import named
+from randquant.local_training.clients import error_context
 from randquant.local_training.vectorized import KNOWN_ATTENTION
 from randquant.privacy.accounting.sampling import HiddenCohorts
 from randquant.rounds.preparation import UpdatePreparation
@@ -159,7 +159,7 @@ class RoundCollector:
                 1.0 if problem.uniform_loss is None else float(losses[row] / problem.uniform_loss)
             )
             # An error names its client: in this simulation its data are the caller's.
-            with named(problem.clients.names[client]):
+            with error_context(problem.clients.names[client]):
                 _check_finite(updates[row])
                 vectors[row] = self.preparation.vector(
                     updates[row], weights, relative_loss, self._client_numbers(client)
