@@ -125,8 +125,8 @@ def weighted_gradients(
         output = called(model, features, weights)
         return (each_loss(loss, output, targets) * weight).sum()
 
-    # vmap keeps clients apart: no operation can read another client's weights or examples, and one
-    # that branches on a number raises an error.
+    # vmap keeps clients apart, but for look-ups beyond a table, which `_Guard` covers. A model that
+    # branches on a number raises an error in it.
     clients_gradients = vmap(grad_and_value(weighted_loss), (shared, 0, 0, 0))
     return clients_gradients(weights, features, targets, weight)
 
@@ -351,7 +351,9 @@ class VectorizedClients:
             else:
                 weights, shared, losses = start, None, torch.empty(0)
                 for number in range(max(map(len, steps))):
-                    batches = [each[number] if number < len(each) else _NONE for each in steps]
+                    batches = [
+                        each[number] if number < len(each) else _NO_SAMPLES for each in steps
+                    ]
                     parts, step_losses, lengths = self._step(weights, shared, batches, firsts)
                     weights = _stepped(weights, parts, lengths)
                     # All begin at one set of weights; after a step each client has its own.
@@ -464,7 +466,7 @@ class VectorizedClients:
         return changes(self._copies.writable(), weights, shared, parts, length, features)
 
 
-_NONE = np.empty(0, dtype=np.int64)
+_NO_SAMPLES = np.empty(0, dtype=np.int64)
 
 
 MAX_GROUP_CLIENTS = 5
