@@ -191,11 +191,8 @@ def audit(
         high=MAX_DECODED_NUMBERS,
         why="memory is finite",
     )
-    error = 1 - confidence
-    worth = functools.partial(least_epsilon, delta=delta, error=error)
+    worth = functools.partial(least_epsilon, delta=delta, error=1 - confidence)
     outcomes, in_worlds = _run_worlds(mechanism, (update, other), others, trials, key)
-    # Three disjoint parts: an event that was learned or chosen on the trials in which it is counted
-    # would look better than it is, and the bound would not hold.
     learn, choose = slice(trials // 4), slice(trials // 4, trials // 2)
     scores = statistics(outcomes, in_worlds[0][learn], in_worlds[1][learn])
     event = best_event(scores, in_worlds[0][choose], in_worlds[1][choose], worth)
@@ -213,7 +210,7 @@ def audit(
         hits=hits,
         counted=counted,
         trials=trials,
-        ceiling=ceiling(counted, delta, error),
+        ceiling=ceiling(counted, delta, 1 - confidence),
         constant=len(outcomes.equal) == 1,
     )
 

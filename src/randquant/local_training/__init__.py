@@ -16,7 +16,7 @@ if TYPE_CHECKING:
         ask_statistics,
         plan_query,
     )
-    from randquant.local_training.standardized import Standardized
+    from randquant.local_training.standardized_model import Standardized
     from randquant.local_training.vectorized import KNOWN_ATTENTION
     from randquant.local_training.work import Evaluation, Work
 

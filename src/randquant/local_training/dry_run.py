@@ -59,7 +59,7 @@ class DryRun(NamedTuple):
     outputs: int
 
 
-def dry_run(
+def perform_dry_run(
     model: nn.Module,
     parts: Sequence[str],
     clients: ClientSet,

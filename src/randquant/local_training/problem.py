@@ -27,8 +27,8 @@ from randquant.local_training.dry_run import (
     DryRun,
     Loss,
     check_labels,
-    dry_run,
     is_binary,
+    perform_dry_run,
     takes_classes,
     uniform_loss,
 )
@@ -237,7 +237,7 @@ def checked_problem(
     types = tuple(tensor.dtype for tensor in parameters_and_buffers(model))
     # On the CPU: a device is the learner's choice, and the digest must not depend on it.
     trained, loss = in_float32(copied(model).cpu()), _as_function(loss)
-    outcome = dry_run(trained, names, clients, loss, buffers)
+    outcome = perform_dry_run(trained, names, clients, loss, buffers)
     # Tried now, so that public examples that the model does not take fail before the run.
     if public is not None:
         ServerStatistics(copied(trained), public, torch.device("cpu")).refresh()

@@ -24,7 +24,7 @@ from randquant.channels.keys import Key
 from randquant.local_training.client import Learner
 from randquant.local_training.local import Local
 from randquant.local_training.problem import Loss, make_problem
-from randquant.local_training.standardized import Standardized, standardized
+from randquant.local_training.standardized_model import Standardized, standardized
 from randquant.planning.privacy import Privacy
 from randquant.training.config import TrainConfig, changes_between
 from randquant.training.records import RoundMetrics

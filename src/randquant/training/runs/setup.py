@@ -16,7 +16,7 @@ from randquant.channels.keys import Key
 from randquant.local_training.client import Learner
 from randquant.local_training.problem import Problem
 from randquant.local_training.standardize import FeatureStatistics, StandardizationQuery, plan_query
-from randquant.local_training.standardized import column_counts, standardized
+from randquant.local_training.standardized_model import column_counts, standardized
 from randquant.local_training.work import Work
 from randquant.privacy.accounting.ledger import Ledger
 from randquant.privacy.guarantee import Guarantee

@@ -14,7 +14,7 @@ from randquant.local_training.standardize import (
     StandardizationQuery,
     ask_statistics,
 )
-from randquant.local_training.standardized import client_matrices
+from randquant.local_training.standardized_model import client_matrices
 from randquant.statistics.surveys import survey_text
 from randquant.training.runs.store import RunStore
 

@@ -330,6 +330,7 @@ def _identity(contents: Contents) -> str:
 
 
 def is_run(folder: Path) -> bool:
+    """Return whether there is a run in a folder, finished or not."""
     return RunStore(folder).exists()
 
 
