@@ -92,7 +92,7 @@ class Simulated:
         self.dimension = len(start)
         names = [str(client) for client in range(CLIENTS)]
         clients = SimpleNamespace(names=names, sizes=[10 * (each + 1) for each in range(CLIENTS)])
-        self.problem = SimpleNamespace(clients=clients, guess=1.0)
+        self.problem = SimpleNamespace(clients=clients, uniform_loss=1.0)
 
     def parameters(self):
         return self.weights
