@@ -185,7 +185,7 @@ class RoundCollector:
 
     def _client_numbers(self, client: int) -> dict[str, float]:
         # Measured before the client trains: afterwards its model would fit its own data.
-        if (scalars := self.preparation.alongside) is None:
+        if (scalars := self.preparation.scalars) is None:
             return {}
         values = {EXAMPLES: float(self.learner.problem.clients.sizes[client])}
         # Evaluation costs a pass over the client's data: only if one of its results is sent.
@@ -214,7 +214,7 @@ class RoundCollector:
     def _split_numbers(
         self, mean: np.ndarray, noise: _Noise | None
     ) -> tuple[np.ndarray, dict[str, float] | None]:
-        if (scalars := self.preparation.alongside) is None:
+        if (scalars := self.preparation.scalars) is None:
             return mean, None
         update, numbers = scalars.parted(mean)
         assert noise is not None  # `prepare` refuses numbers where the mechanism states no error
