@@ -14,7 +14,7 @@ from results import save
 from torch import nn
 from torch.nn import functional
 
-from randquant.local_training import KNOWN_ATTENTION, Learner, Work, problem_of
+from randquant.local_training import KNOWN_ATTENTION, Learner, Work, make_problem
 from randquant.local_training.row_wise import read
 
 CLIENTS, CLASSES, WORK = 40, 10, Work(epochs=5, learning_rate="auto")
@@ -109,8 +109,8 @@ def ways(name: str, pool: ThreadPoolExecutor) -> dict[str, float]:
     """Milliseconds for a client's update in each way."""
     build, shapes = MODELS[name]
     torch.manual_seed(0)
-    problem = problem_of(build(), clients(shapes, words=name == "words"), buffers="frozen")
-    reading, found = read(problem.model, problem.trial.still, problem.clients), {}
+    problem = make_problem(build(), clients(shapes, words=name == "words"), buffers="frozen")
+    reading, found = read(problem.model, problem.dry_run.still, problem.clients), {}
     for way in ("together", "one by one"):
         learner = Learner(problem, replace(WORK, together=way == "together"))
         if way == "one by one" or reading.obstacle is None:

@@ -25,7 +25,7 @@ from torch import nn
 
 from randquant.aggregation import update_mechanism
 from randquant.channels import Key
-from randquant.local_training import Learner, Work, problem_of
+from randquant.local_training import Learner, Work, make_problem
 from randquant.training import OptimizerStep, distributed_sgd, sample_cohort, torch_optimizer
 
 COHORT, BATCH, ROUNDS, RATE = 100, 8, 12, 0.1
@@ -86,7 +86,7 @@ def serve(asked: Connection, name: str, workers: int, data_dir: str, cache: str)
     torch.set_num_threads(1)
     found = task.roles(data_dir)
     model = task.adapted(task.pretrained(found.public, 3, Path(cache)), found.public)
-    learner = Learner(problem_of(model, found.clients), Work(batch=BATCH))
+    learner = Learner(make_problem(model, found.clients), Work(batch=BATCH))
     del found
     with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         run = CONTESTANTS[name](learner, pool, workers)

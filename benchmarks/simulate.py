@@ -25,7 +25,7 @@ from results import save
 from randquant.aggregation import update_mechanism
 from randquant.channels import Key
 from randquant.local_training import Learner, StoredExamples
-from randquant.local_training.clients import of_table
+from randquant.local_training.clients import clients_from_table
 from randquant.local_training.problem import checked_problem
 from randquant.training import OptimizerStep, distributed_sgd, sample_cohort, torch_optimizer
 from randquant_papers import problems
@@ -93,7 +93,9 @@ def ours(name, folder, rounds, private, device="cpu"):
     data, workers = datasets.load("fashion-mnist", folder), 2
     table = StoredExamples(*map(torch.from_numpy, (data.train_features, data.train_labels)))
     test = StoredExamples(*map(torch.from_numpy, (data.test_features, data.test_labels)))
-    shared = of_table(table, list(split()))  # images are not copied, though clients share them
+    shared = clients_from_table(
+        table, list(split())
+    )  # images are not copied, though clients share them
     loss = torch.nn.functional.cross_entropy
     learner = Learner(checked_problem(initial(name), shared, loss, test), device=device)
     size = (learner._data.table.features.nbytes + learner._data.table.targets.nbytes) / 2**20

@@ -11,7 +11,15 @@ import numpy as np
 from scipy import stats
 
 from randquant.channels import Key
-from randquant.statistics import LAPLACE, NORMAL, KaplanMeier, LogRank, Query, SumNoise, Totals
+from randquant.statistics import (
+    LAPLACE_HALF_WIDTH,
+    NORMAL_HALF_WIDTH,
+    KaplanMeier,
+    LogRank,
+    Query,
+    SumNoise,
+    Totals,
+)
 
 FALSE_ALARM = 1e-6
 AMPLITUDE = 2**30
@@ -67,7 +75,9 @@ def without_noise(query: Query, sample):
 def exact_answer(query: Query, rows: np.ndarray, norm: str = "l2"):
     query = query.named("q", {})
     totals = query.block().total(rows, AMPLITUDE, norm, Key.from_seed(0))
-    return query.answer(Totals(totals, len(rows), AMPLITUDE, norm, SumNoise(1e-9, NORMAL)))
+    return query.answer(
+        Totals(totals, len(rows), AMPLITUDE, norm, SumNoise(1e-9, NORMAL_HALF_WIDTH))
+    )
 
 
 def estimates_of(query: Query, rows: np.ndarray) -> dict[str, float]:
@@ -107,10 +117,10 @@ def noisy_answer(setting: Setting, rows: np.ndarray, rng: np.random.Generator, k
     apart = block.distance(AMPLITUDE, norm)
     totals = block.total(rows, AMPLITUDE, norm, key)
     if norm == "l1":
-        deviation, tail = setting.noise * apart * math.sqrt(2), LAPLACE
+        deviation, tail = setting.noise * apart * math.sqrt(2), LAPLACE_HALF_WIDTH
         noise = rng.laplace(0, setting.noise * apart, totals.size)
     else:
-        deviation, tail = setting.noise * math.sqrt(apart), NORMAL
+        deviation, tail = setting.noise * math.sqrt(apart), NORMAL_HALF_WIDTH
         noise = rng.normal(0, deviation, totals.size)
     noisy = totals + np.rint(noise).astype(np.int64)
     return query.answer(Totals(noisy, len(rows), AMPLITUDE, norm, SumNoise(deviation, tail)))

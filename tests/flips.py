@@ -145,7 +145,7 @@ def _said(home: Path) -> tuple:
         if found.state != "finished":
             raise ValueError(found.error)
         store = RunStore(folder)
-        sent = store.sent()
+        sent = store.sent_rounds()
         for part in ("initial", "latest"):
             if content := store.state(part):
                 at = State.from_bytes(content, sent.identity, store.path)
@@ -160,7 +160,7 @@ def _said(home: Path) -> tuple:
 def _key(store: RunStore) -> str:
     config = store.config()
     key = run_key(config, store)
-    if store.sent().commitment != commitment(config, key):
+    if store.sent_rounds().commitment != commitment(config, key):
         raise ValueError("Expected the secret key that the run began with.")  # as `_setup`
     return _hex(key.words(4))
 

@@ -183,7 +183,7 @@ def _read_config(data: bytes, folder: Path) -> None:
 def _read_sent(data: bytes, folder: Path) -> None:
     store = _stored(folder)
     stores.put(store.folder, "sent", data.decode(errors="replace"))
-    sent = store.sent()
+    sent = store.sent_rounds()
     assert 0 <= sent.participations <= sent.declared, "more participations than rounds"
     assert sent.settings == SENT.settings, "another run"
     said = {"commitment": "", "asked": False, **json.loads(data)}

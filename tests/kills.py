@@ -79,10 +79,10 @@ class Training:
             return
         found = read_run(folder)
         assert found.state != "damaged", found.error
-        assert found.sent is not None
-        assert self.sent <= found.sent.round <= self.sent + 1, "another number of rounds"
+        assert found.sent_rounds is not None
+        assert self.sent <= found.sent_rounds.round <= self.sent + 1, "another number of rounds"
         assert (found.epsilon or 0.0) >= max((m.epsilon or 0.0 for m in found.metrics), default=0.0)
-        self.sent = found.sent.round
+        self.sent = found.sent_rounds.round
 
     def finish(self, folder: Path) -> None:
         self.run(folder, lambda number: None)

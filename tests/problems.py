@@ -10,7 +10,7 @@ from torch import nn
 
 import randquant as rq
 from randquant import training
-from randquant.training import RunInputs, RunStore, TrainConfig, problem_of
+from randquant.training import RunInputs, RunStore, TrainConfig, make_problem
 
 CLASSES = {"digits": 10, "breast-cancer": 2}
 TESTED = 5
@@ -69,7 +69,7 @@ def problem(dataset, model, population, seed=0, skew=False):
     x, y, *test = data_of(dataset)
     clients = [(x[rows], y[rows]) for rows in places_of(y, population, seed, skew)]
     made = model_of(model, x.shape[1:], CLASSES[dataset], seed)
-    return problem_of(made, clients, test=tuple(test))
+    return make_problem(made, clients, test=tuple(test))
 
 
 _NAMES = {}

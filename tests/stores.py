@@ -57,4 +57,4 @@ def read_config(folder):
 
 
 def read_sent(folder):
-    return RunStore(folder).sent()
+    return RunStore(folder).sent_rounds()

@@ -64,8 +64,8 @@ if TYPE_CHECKING:
     from randquant.statistics.surveys import Survey, survey
     from randquant.statistics.survival import KaplanMeier, LogRank
     from randquant.training.federated import train
+    from randquant.training.run import Run
     from randquant.training.server import Server
-    from randquant.training.trained import Run
 
 __all__ = [
     "Audit",

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from randquant.aggregation import ClippedSGD
 from randquant.channels import Key
-from randquant.local_training import Learner, Work, problem_of
+from randquant.local_training import Learner, Work, make_problem
 from randquant.training import RoundCollector
 
 KEY = Key.from_seed(1)
@@ -30,8 +30,8 @@ def made(rng, count, outputs):
 def test_batches_cover_each_epoch_once_and_follow_from_the_key(model):
     rng, own = np.random.default_rng(0), list(range(5, 22))
     data = [(rng.normal(size=(n, 3)).astype(np.float32), made(rng, n, None)) for n in (5, 17, 8)]
-    learner = Learner(problem_of(model(3, 2), data), Work(batch=4, epochs=2, learning_rate=1e-3))
-    steps = learner._alone.steps(1, KEY)
+    learner = Learner(make_problem(model(3, 2), data), Work(batch=4, epochs=2, learning_rate=1e-3))
+    steps = learner._sequential.steps(1, KEY)
     assert [len(step) for step in steps] == [4, 4, 4, 4, 1] * 2
     first, second = np.concatenate(steps[:5]), np.concatenate(steps[5:])
     assert sorted(first) == sorted(second) == own
@@ -53,11 +53,11 @@ def test_no_client_is_padded_with_what_overflows_for_another(model, outputs):
     loss = functional.cross_entropy if outputs is None else functional.mse_loss
     own = model(3, 2)
     first = own if isinstance(own, nn.Linear) else own[0]
-    nn.init.zeros_(first.weight)  # the trial run sees nothing wrong
+    nn.init.zeros_(first.weight)  # the dry run sees nothing wrong
     wild = [(np.full_like(data[0][0], 3e38), data[0][1]), *data[1:]]
     work = Work(epochs=2, learning_rate="auto", batch=2)
     found = [
-        Learner(problem_of(own, each, loss=loss), work).updates([0, 1, 2], KEY)[0]
+        Learner(make_problem(own, each, loss=loss), work).updates([0, 1, 2], KEY)[0]
         for each in (data, wild)
     ]
     assert np.array_equal(found[0][1:], found[1][1:])
@@ -75,7 +75,7 @@ def test_one_example_moves_an_update_by_what_the_number_of_examples_says(batch):
     def updates(targets):
         data = [(features, targets), (np.ones((9, 3), np.float32), np.ones((9, 1), np.float32))]
         learner = Learner(
-            problem_of(model, data, loss=functional.mse_loss), Work(batch=batch, example_norm=1.0)
+            make_problem(model, data, loss=functional.mse_loss), Work(batch=batch, example_norm=1.0)
         )
         return learner.examples, learner.updates([0], KEY)[0][0]
 
@@ -96,8 +96,8 @@ def test_a_client_without_samples_left_is_not_moved_by_what_overflows():
     rng, work = np.random.default_rng(0), Work(batch=2, learning_rate=1.0)
     data = [(rng.normal(size=(n, 3)).astype(np.float32), made(rng, n, 1)) for n in (5, 1)]
     model, far = Growing(3, 1), (data[1][0] * 0 + 1, data[1][1] * 0 + 1e9)
-    learner = Learner(problem_of(model, [data[0], far], loss=functional.mse_loss), work)
-    assert learner._together is not None
+    learner = Learner(make_problem(model, [data[0], far], loss=functional.mse_loss), work)
+    assert learner._vectorized is not None
     assert np.isfinite(learner.updates([0, 1], KEY)[0]).all()
 
 
@@ -121,7 +121,7 @@ def dropping():
     rng = np.random.default_rng(3)
     torch.manual_seed(1)
     clients = [(features(rng, size), rng.integers(0, 5, size)) for size in (6, 3, 9)]
-    return problem_of(Dropping(), clients, test=clients[2])
+    return make_problem(Dropping(), clients, test=clients[2])
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def dropping():
 )
 def test_random_numbers_of_a_client_come_from_its_key(local):
     problem = dropping()
-    assert problem.trial.draws
+    assert problem.dry_run.draws
     learner = Learner(problem, local)
     assert learner.one_thread
     state = torch.get_rng_state()
@@ -144,7 +144,7 @@ def test_random_numbers_of_a_client_come_from_its_key(local):
 
 def test_clients_with_equal_data_draw_different_numbers():
     pair = dropping().clients.table.take(np.arange(6))
-    problem = problem_of(Dropping(), [pair, pair])
+    problem = make_problem(Dropping(), [pair, pair])
     one, other = Learner(problem).updates([0, 1], KEY)[0]
     assert not np.allclose(one, other, atol=1e-8)
 
@@ -153,8 +153,8 @@ def test_examples_of_a_client_draw_different_numbers():
     x, y = dropping().clients.table.take(np.arange(1))
     torch.manual_seed(1)
     model, local = Dropping(), Work(example_norm=1e3)
-    once = Learner(problem_of(model, [(x, y)]), local).updates([0], KEY)[0]
-    twice = problem_of(model, [(torch.cat([x, x]), torch.cat([y, y]))])
+    once = Learner(make_problem(model, [(x, y)]), local).updates([0], KEY)[0]
+    twice = make_problem(model, [(torch.cat([x, x]), torch.cat([y, y]))])
     assert not np.allclose(once, Learner(twice, local).updates([0], KEY)[0], atol=1e-8)
 
 
@@ -166,7 +166,7 @@ def test_one_example_changes_nothing_that_another_draws():
     model, changed = Dropping(), x.copy()
     changed[2] *= -30
     updates = [
-        Learner(problem_of(model, [(each, y)]), Work(example_norm=0.01)).updates([0], KEY)[0][0]
+        Learner(make_problem(model, [(each, y)]), Work(example_norm=0.01)).updates([0], KEY)[0][0]
         for each in (x, changed)
     ]
     apart = np.linalg.norm(updates[0].astype(float) - updates[1])
@@ -188,7 +188,7 @@ def in_batches(size):
     norm = nn.BatchNorm1d(3, track_running_stats=False)
     model = nn.Sequential(nn.Linear(16, 3), norm, nn.Linear(3, 2))
     rng = np.random.default_rng(0)
-    return problem_of(
+    return make_problem(
         model, {name: (features(rng, n), made(rng, n, None)) for name, n in (("a", 8), ("b", size))}
     )
 

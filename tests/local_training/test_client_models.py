@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from randquant.aggregation import clip_to_norm
 from randquant.channels import Key
-from randquant.local_training import Evaluation, Learner, Work, problem_of
+from randquant.local_training import Evaluation, Learner, Work, make_problem
 from randquant.local_training import client as learner_module
 
 KEY = Key.from_seed(5)
@@ -198,7 +198,7 @@ def task(name):
     torch.manual_seed(1)
     model = build()
     clients = [(features(rng, size), targets(rng, size)) for size in SIZES]
-    return problem_of(model, clients, loss=loss, test=clients[2], **options), clients
+    return make_problem(model, clients, loss=loss, test=clients[2], **options), clients
 
 
 def oracle(problem, pair, rate, epochs):
@@ -246,13 +246,13 @@ def test_updates_are_the_same_where_clients_are_computed_together(name, monkeypa
     auto = Work(epochs=2, learning_rate="auto", batch=4)
     for local in (Work(), Work(epochs=2, learning_rate=0.1, batch=4), auto):
         together = Learner(problem, local)
-        assert (together._together is None) == (name in ALONE)
-        monkeypatch.setattr(learner_module, "LIGHT", 0)
+        assert (together._vectorized is None) == (name in ALONE)
+        monkeypatch.setattr(learner_module, "LIGHT_PASS_NUMBERS", 0)
         alone = Learner(problem, local)
         monkeypatch.setattr(learner_module, "_is_gpu", lambda device: True)  # done on the CPU
         gpu = Learner(problem, local)
         monkeypatch.undo()
-        assert alone._together is None or name == "softmax"
+        assert alone._vectorized is None or name == "softmax"
         assert gpu.on_gpu
         assert name in ALONE or gpu.groups(list(range(30)), 1) == [list(range(30))]
         weights, found = together.parameters(), []
@@ -271,8 +271,8 @@ def test_examples_are_clipped_one_by_one(name):
     lengths, norm = [], 0.3
     for by_vmap in (True, False):
         learner = Learner(problem, Work(example_norm=norm))
-        assert learner._alone._by_vmap == (name != "branching")
-        learner._alone._by_vmap &= by_vmap
+        assert learner._sequential._by_vmap == (name != "branching")
+        learner._sequential._by_vmap &= by_vmap
         for client in (0, 3):
             update, loss = (each[0] for each in learner.updates([client]))
             pairs = [(x[None], y[None]) for x, y in zip(*clients[client], strict=True)]
@@ -302,7 +302,7 @@ def test_evaluation_is_that_of_torch(name):
         )
     else:
         assert found.accuracy == float((output.argmax(1) == targets).double().mean())
-    nothing = problem_of(problem.model, clients, loss=problem.loss, buffers=problem.buffers)
+    nothing = make_problem(problem.model, clients, loss=problem.loss, buffers=problem.buffers)
     assert Learner(nothing).evaluate() == Evaluation(None, None)
 
 
@@ -317,7 +317,7 @@ def test_a_forward_pass_of_ones_own_is_not_taken_for_softmax_regression():
     hooked = nn.Sequential(*copy.deepcopy(layers))
     hooked.register_forward_hook(lambda module, inputs, output: 2 * output)
     for model in (Scaled(*layers), hooked, nn.Sequential(nn.Flatten(2), nn.Flatten(), layers[1])):
-        problem = problem_of(model, data)
+        problem = make_problem(model, data)
         update = Learner(problem).updates([1])[0][0]
         assert np.abs(update - oracle(problem, data[1], 1.0, 1)[0]).max() < 1e-6
 
@@ -330,5 +330,5 @@ def test_small_regressions_are_computed_together_wherever_they_start(rate):
     data = [(numbers(2)(rng, size), numbers(1)(rng, size)) for size in SIZES]
     for seed in range(20):
         torch.manual_seed(seed)
-        problem = problem_of(nn.Linear(2, 1), data, loss=functional.mse_loss)
-        assert Learner(problem, Work(epochs=5, learning_rate=rate))._together is not None
+        problem = make_problem(nn.Linear(2, 1), data, loss=functional.mse_loss)
+        assert Learner(problem, Work(epochs=5, learning_rate=rate))._vectorized is not None

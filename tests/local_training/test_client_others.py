@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional
 
 from randquant.channels import Key
-from randquant.local_training import Learner, Work, problem_of
+from randquant.local_training import Learner, Work, make_problem
 from randquant.local_training import client as learner_module
 
 KEY, CLIENTS = Key.from_seed(1), 23
@@ -44,7 +44,7 @@ def convolutions():
 
 def updates_of(model, clients, work, **options):
     torch.manual_seed(0)
-    learner = Learner(problem_of(model(), clients), work, **options)
+    learner = Learner(make_problem(model(), clients), work, **options)
     groups = learner.groups(range(len(clients)), 2)
     return np.concatenate([learner.updates(group, KEY)[0] for group in groups]), learner
 
@@ -62,9 +62,9 @@ WORKS = [
 @pytest.mark.parametrize("model", [softmax, network, convolutions])
 def test_odd_data_of_a_client_change_no_bit_of_others(model, work, monkeypatch):
     if model is convolutions:
-        monkeypatch.setattr(learner_module, "LIGHT", 0)
+        monkeypatch.setattr(learner_module, "LIGHT_PASS_NUMBERS", 0)
     expected, learner = updates_of(model, DATA, work)
-    assert (learner._together is None) == (model is convolutions or work.example_norm is not None)
+    assert (learner._vectorized is None) == (model is convolutions or work.example_norm is not None)
     places = np.array([0, 3, 7, 11, 19, 22])
     others = np.setdiff1d(np.arange(CLIENTS), places)
     for turn in (0, 4):  # many examples, and another layout, in the first client
@@ -78,7 +78,7 @@ def test_odd_data_of_a_client_change_no_bit_of_others(model, work, monkeypatch):
 @pytest.mark.parametrize("model", [network, convolutions])
 def test_also_where_examples_are_read_when_they_are_needed(model, monkeypatch):
     """A client whose examples are drawn, large or laid out otherwise, and the very first one."""
-    monkeypatch.setattr(learner_module, "LIGHT", 0)
+    monkeypatch.setattr(learner_module, "LIGHT_PASS_NUMBERS", 0)
 
     def laid_out(x):
         return x.permute(1, 2, 0).contiguous().permute(2, 0, 1) * 1e20
@@ -109,8 +109,8 @@ def test_an_example_that_draws_more_changes_no_other_of_its_client():
     rows = []
     for odd in (False, True):
         torch.manual_seed(0)
-        problem = problem_of(softmax(), [Pairs(x, y, drawn(odd))])
-        alone = Learner(problem, Work(example_norm=1.0))._alone
+        problem = make_problem(softmax(), [Pairs(x, y, drawn(odd))])
+        alone = Learner(problem, Work(example_norm=1.0))._sequential
         rows.append([row for row, _ in alone._each_example(0, np.arange(5), KEY)])
     same = [np.array_equal(*pair) for pair in zip(*rows, strict=True)]
     assert same == [True, False, True, True, True]
@@ -128,7 +128,7 @@ def test_a_pass_of_several_has_the_updates_of_torch_however_many_examples():
     """More examples than a pass is wide, in clients beside others that have few."""
     clients = [pictures(count, count) for count in (1, 32, 33, 100)]
     updates, learner = updates_of(network, clients, Work())
-    assert learner._together is not None
+    assert learner._vectorized is not None
     for (x, y), update in zip(clients, updates, strict=True):
         model = learner.problem.model
         loss = functional.cross_entropy(model(torch.tensor(x)), torch.tensor(y))

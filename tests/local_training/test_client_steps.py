@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 import randquant as rq
-from randquant.local_training import Learner, Work, problem_of
+from randquant.local_training import Learner, Work, make_problem
 
 
 def data(samples=9):
@@ -23,7 +23,7 @@ def test_they_are_those_of_a_client_of_train(hidden):
     model = (
         nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 3)) if hidden else nn.Linear(6, 3)
     )
-    learner = Learner(problem_of(model, [data()]), Work(None, 5, "auto"))
+    learner = Learner(make_problem(model, [data()]), Work(None, 5, "auto"))
     (update,), (loss,) = learner.updates([0])
     before = learner.parameters()
     assert rq.local_steps(model, [data()]).loss == pytest.approx(loss, rel=1e-6)
@@ -91,7 +91,7 @@ def test_the_first_loss_is_also_a_share_of_a_guesses(loss, targets, guess):
     first = rq.local_steps(model, [(features, targets)], loss)
     assert first.relative == (1.0 if guess is None else first.loss / guess)
     if guess is not None:
-        assert problem_of(model, [(features, targets)], loss=loss).guess == guess
+        assert make_problem(model, [(features, targets)], loss=loss).uniform_loss == guess
 
 
 def test_batches_of_a_loader_are_used_in_every_epoch():

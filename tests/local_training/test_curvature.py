@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from randquant.aggregation import ClippedSGD, scale_to_norm, shorten
 from randquant.channels import Key
-from randquant.local_training import Learner, Work, problem_of, small_step, step_length
+from randquant.local_training import Learner, Work, make_problem, small_step, step_length
 from randquant.rounds import UpdatePreparation
 from randquant.training import RoundCollector
 
@@ -101,7 +101,7 @@ def test_steps_are_those_of_the_definition_whatever_way_clients_are_computed(nam
     torch.manual_seed(1)
     model = MODELS[name]()
     data = clients()
-    problem = problem_of(model, data, loss=functional.cross_entropy)
+    problem = make_problem(model, data, loss=functional.cross_entropy)
     learner = Learner(problem, Work(epochs=3, learning_rate="auto"))
     found, losses = encoded(learner, [0, 1, 2], UpdatePreparation(2.0))
     assert np.isfinite(losses).all()
@@ -117,7 +117,7 @@ def test_steps_of_regressions_are_those_of_the_definition(loss):
     data = [(torch.randn(4, 3, generator=generator), torch.randn(4, 1, generator=generator))]
     torch.manual_seed(0)
     model = nn.Linear(3, 1)
-    learner = Learner(problem_of(model, data, loss=loss), Work(epochs=2, learning_rate="auto"))
+    learner = Learner(make_problem(model, data, loss=loss), Work(epochs=2, learning_rate="auto"))
     row = learner.updates([0], KEY)[0][0]
     wanted = -by_definition(model, data[0], loss, 2).numpy()
     assert np.abs(row - wanted).max() < 0.02 * np.abs(wanted).max()
@@ -127,7 +127,7 @@ def test_steps_of_regressions_are_those_of_the_definition(loss):
 def test_a_loss_without_curvature_is_not_overshot_by_more_than_it_is_high(loss):
     data = [(torch.ones(2, 1), torch.full((2, 1), 30.0))]
     model = nn.Linear(1, 1, bias=False)
-    learner = Learner(problem_of(model, data, loss=loss), Work(learning_rate="auto"))
+    learner = Learner(make_problem(model, data, loss=loss), Work(learning_rate="auto"))
     moved = learner.updates([0], KEY)[0][0]
     assert 0 < abs(moved[0]) <= 2 * 31
 
@@ -154,7 +154,7 @@ def test_dropout_has_the_same_mask_when_outputs_are_compared():
     plain = nn.Sequential(model[0], nn.Identity(), model[2])
     lengths = []
     for each in (model, plain):
-        problem = problem_of(each, clients(), loss=functional.cross_entropy)
+        problem = make_problem(each, clients(), loss=functional.cross_entropy)
         learner = Learner(problem, Work(learning_rate="auto"))
         lengths.append(np.linalg.norm(learner.updates([0], KEY)[0][0]))
     assert 0.3 < lengths[0] / lengths[1] < 3
@@ -167,7 +167,7 @@ def test_a_client_without_a_gradient_sends_zeros():
     nn.init.zeros_(model.weight)
     nn.init.zeros_(model.bias)
     work = Work(learning_rate="auto")
-    learner = Learner(problem_of(model, data, loss=functional.mse_loss), work)
+    learner = Learner(make_problem(model, data, loss=functional.mse_loss), work)
     assert not encoded(learner, [0], UpdatePreparation(1.0))[0].any()
 
 
@@ -204,7 +204,7 @@ def test_updates_are_finite_however_short_or_long_gradients_are(name, size):
     for bias in (weight for weight in model.parameters() if weight.ndim == 1):
         bias.requires_grad_(False)
     parts = tuple(name for name, weight in model.named_parameters() if weight.requires_grad)
-    problem = problem_of(model, data, loss=functional.cross_entropy, parts=parts)
+    problem = make_problem(model, data, loss=functional.cross_entropy, parts=parts)
     learner = Learner(problem, Work(epochs=5, learning_rate="auto"))
     found, _ = encoded(learner, [0, 1, 2], UpdatePreparation(1.0))
     assert np.isfinite(found).all()

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import Subset, TensorDataset
 
 from randquant.channels import Key
-from randquant.local_training import Learner, StoredExamples, Work, examples_of, problem_of
+from randquant.local_training import Learner, StoredExamples, Work, as_examples, make_problem
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(12, 4)).astype(np.float32), RNG.integers(0, 3, 12)
@@ -62,24 +62,24 @@ def model():
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_gives_the_same_updates(form):
     clients = {f"c{number}": FORMS[form](part) for number, part in enumerate(PARTS)}
-    problem = problem_of(model(), clients, test=FORMS[form](slice(None)))
-    plain = problem_of(model(), [(X[part], Y[part]) for part in PARTS], test=(X, Y))
+    problem = make_problem(model(), clients, test=FORMS[form](slice(None)))
+    plain = make_problem(model(), [(X[part], Y[part]) for part in PARTS], test=(X, Y))
     assert problem.clients.sizes.tolist() == [5, 4, 3]
     assert (problem.clients.table is None) == (form in READ)
-    assert (problem.trial.classes, problem.trial.draws) == (3, False)
+    assert (problem.dry_run.classes, problem.dry_run.draws) == (3, False)
     assert_same(problem, plain)
 
 
 def test_columns_are_named_where_they_must_be():
     rows = partition(slice(None), "vector", "digit", writer=["a"] * 12)
     with pytest.raises(ValueError, match=r"got columns vector, digit, writer: say which two"):
-        examples_of(rows)
-    features, targets = examples_of(rows, ("vector", "digit")).take(np.arange(12))
+        as_examples(rows)
+    features, targets = as_examples(rows, ("vector", "digit")).take(np.arange(12))
     assert np.array_equal(features, X)
     assert targets.tolist() == Y.tolist()
     with pytest.raises(ValueError, match="two columns among vector, digit, writer, got picture"):
-        examples_of(rows, ("picture", "digit"))
-    swapped = examples_of({"label": X, "x": Y}, ("label", "x"))
+        as_examples(rows, ("picture", "digit"))
+    swapped = as_examples({"label": X, "x": Y}, ("label", "x"))
     assert isinstance(swapped, StoredExamples)
     assert np.array_equal(swapped.features, X)
 
@@ -102,7 +102,7 @@ BAD = {
 def test_bad_data_sets(name):
     build, kind, sentence = BAD[name]
     with pytest.raises(kind, match=sentence):
-        problem_of(model(), [build(), FORMS["partition"](PARTS[0])])
+        make_problem(model(), [build(), FORMS["partition"](PARTS[0])])
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_bad_data_sets(name):
 def test_what_is_wrong_is_said_when_it_is_read(spoil, sentence):
     data = pairs(PARTS[0])
     spoil(data)
-    problem = problem_of(model(), {"early": pairs(PARTS[1]), "late": data}, test=data)
+    problem = make_problem(model(), {"early": pairs(PARTS[1]), "late": data}, test=data)
     learner = Learner(problem)
     learner.updates([0])
     with pytest.raises(ValueError, match=sentence):
@@ -140,7 +140,7 @@ def normal():
 
 @pytest.mark.parametrize("local", [Work(), Work(2, 2, 0.1), Work(example_norm=0.1)])
 def test_augmentation_follows_from_the_key(local):
-    problem = problem_of(
+    problem = make_problem(
         model(), [drawn(part, normal) for part in PARTS], test=drawn(PARTS[0], normal)
     )
     learner, key = Learner(problem, local), Key.from_seed(1)
@@ -159,7 +159,7 @@ def test_each_step_and_each_client_draws_anew_for_an_example(local):
         views.append((*x.tolist(), float(torch.rand(1))))
         return x
 
-    learner = Learner(problem_of(model(), [pairs(PARTS[0], view), pairs(PARTS[0], view)]), local)
+    learner = Learner(make_problem(model(), [pairs(PARTS[0], view), pairs(PARTS[0], view)]), local)
     views.clear()
     learner.updates([0, 1], Key.from_seed(1))
     assert len(set(views)) == len(views) == 2 * 3 * 5
@@ -174,7 +174,7 @@ def states():
 def test_other_global_generators_follow_from_the_key_too(draw):
     ours = model()  # which seeds torch
     before = states()
-    problem = problem_of(ours, [drawn(part, draw) for part in PARTS])
+    problem = make_problem(ours, [drawn(part, draw) for part in PARTS])
     learner, key = Learner(problem), Key.from_seed(1)
     first = learner.updates([0, 1], key)[0]
     assert np.array_equal(first, learner.updates([0, 1], key)[0])
@@ -190,7 +190,7 @@ def test_what_reading_one_example_draws_changes_no_other(draw):
                 draw()
             return x + float(draw())
 
-        return examples_of(pairs(slice(0, 4), form)).take(np.arange(4), seed=3)[0]
+        return as_examples(pairs(slice(0, 4), form)).take(np.arange(4), seed=3)[0]
 
     plain, more = read(0), read(5)
     assert torch.equal(plain[1:], more[1:])
@@ -200,7 +200,7 @@ def test_what_reading_one_example_draws_changes_no_other(draw):
 def test_data_that_nobody_can_read_again_are_refused():
     own = np.random.default_rng(0)
     with pytest.raises(ValueError, match="Client 0: Expected an example that is the same each"):
-        problem_of(model(), [drawn(part, own.normal) for part in PARTS])
+        make_problem(model(), [drawn(part, own.normal) for part in PARTS])
 
 
 def test_a_data_set_is_read_by_one_thread_at_a_time():
@@ -213,7 +213,7 @@ def test_a_data_set_is_read_by_one_thread_at_a_time():
         inside.pop()
         return x
 
-    learner = Learner(problem_of(model(), [pairs(part, slowly) for part in PARTS]))
+    learner = Learner(make_problem(model(), [pairs(part, slowly) for part in PARTS]))
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(learner.updates, [[0], [1], [2]]))
     assert set(together) == {1}

@@ -14,7 +14,7 @@ from torch import nn
 import randquant as rq
 from randquant.aggregation import ClippedSGD
 from randquant.channels import Key
-from randquant.local_training import Learner, problem_of
+from randquant.local_training import Learner, make_problem
 from randquant.training import RoundCollector
 
 DRAW = np.random.default_rng(0)
@@ -29,7 +29,7 @@ NAMED = (("age", "dose"), "sick")
 
 def updates(clients, columns=None):
     torch.manual_seed(0)
-    problem = problem_of(nn.Linear(2, 2), clients, columns=columns)
+    problem = make_problem(nn.Linear(2, 2), clients, columns=columns)
     return problem.clients.names, Learner(problem).updates([0, 1, 2])[0]
 
 
@@ -74,7 +74,7 @@ def test_a_fraction_in_a_column_changes_no_other_clients_features():
         tables = [
             pd.DataFrame({"age": [40.0], "dose": doses[k : k + 1], "sick": [1]}) for k in range(3)
         ]
-        clients = problem_of(nn.Linear(2, 2), tables, columns=NAMED).clients
+        clients = make_problem(nn.Linear(2, 2), tables, columns=NAMED).clients
         assert clients.table.features.dtype == torch.float32
         read.append(clients.table.features[:2])
     assert torch.equal(*read)
@@ -82,7 +82,7 @@ def test_a_fraction_in_a_column_changes_no_other_clients_features():
 
 def test_a_table_of_whole_numbers_has_features_like_any_other():
     rows = [{"age": [40], "dose": [3], "sick": [1]}, {"age": [41.5], "dose": [3], "sick": [0]}]
-    clients = problem_of(nn.Linear(2, 2), [pd.DataFrame(r) for r in rows], columns=NAMED).clients
+    clients = make_problem(nn.Linear(2, 2), [pd.DataFrame(r) for r in rows], columns=NAMED).clients
     assert clients.table.features.tolist() == [[40, 3], [41.5, 3]]
     assert clients.table.features.dtype == torch.float32
 
@@ -90,7 +90,7 @@ def test_a_table_of_whole_numbers_has_features_like_any_other():
 @pytest.mark.parametrize(
     ("clients", "message"),
     [
-        (pd.DataFrame(ROWS[0]), r'several clients, got one table: .*groupby\("client"\)'),
+        (pd.DataFrame(ROWS[0]), r'several clients, got a DataFrame with .*: .*groupby\("client"\)'),
         (
             [pd.DataFrame({**ROWS[0], "age": list("abcde")})],
             "Client 0: Expected numbers in column age",
@@ -111,27 +111,27 @@ def test_a_table_of_whole_numbers_has_features_like_any_other():
 )
 def test_a_table_that_cannot_be_trained_on_is_refused_by_column(clients, message):
     with pytest.raises((TypeError, ValueError), match=message):
-        problem_of(nn.Linear(2, 2), clients, columns=NAMED)
+        make_problem(nn.Linear(2, 2), clients, columns=NAMED)
 
 
 def test_targets_of_tables_are_classes_or_numbers_as_the_loss_says():
     """One client's fraction makes a column of pandas floats: it must not change the task."""
     for own in (1, 1.5):
         frame = pd.concat([WHOLE.assign(sick=0), WHOLE.assign(site=3, sick=own)])
-        problem = problem_of(
+        problem = make_problem(
             nn.Linear(2, 2), frame.groupby("site"), columns=NAMED,
             loss=lambda output, target: (output - target[:, None]).square().mean(),
         )  # fmt: skip
         assert problem.clients.table.targets.dtype == torch.float32
-        assert problem.trial.classes is None
+        assert problem.dry_run.classes is None
     with pytest.raises(ValueError, match=r"Client 3: Expected numbers of classes in column sick"):
-        problem_of(nn.Linear(2, 2), frame.groupby("site"), columns=NAMED)
+        make_problem(nn.Linear(2, 2), frame.groupby("site"), columns=NAMED)
     with pytest.raises(ValueError, match=r"It takes targets.long\(\): .* convert them in the loss"):
-        problem_of(
+        make_problem(
             nn.Linear(2, 2), WHOLE.groupby("site"), columns=NAMED,
             loss=lambda output, target: nn.functional.cross_entropy(output, target),
         )  # fmt: skip
-    whole = problem_of(nn.Linear(2, 2), WHOLE.astype({"sick": float}).groupby("site"),
+    whole = make_problem(nn.Linear(2, 2), WHOLE.astype({"sick": float}).groupby("site"),
                        columns=NAMED)  # fmt: skip
     assert whole.clients.table.targets.dtype == torch.int64
 
@@ -157,7 +157,7 @@ def nested():
 def test_other_forms_are_refused_with_the_way_out(pair, message):
     pair = tuple(part() if callable(part) else part for part in pair)
     with pytest.raises((TypeError, ValueError), match=message):
-        problem_of(nn.Linear(2, 2), [ARRAYS[1], pair])
+        make_problem(nn.Linear(2, 2), [ARRAYS[1], pair])
 
 
 def test_masks_that_hide_nothing_are_arrays():
@@ -166,17 +166,17 @@ def test_masks_that_hide_nothing_are_arrays():
 
 def test_integers_where_a_model_takes_floats_are_refused_with_the_way_out():
     with pytest.raises(ValueError, match=r"got RuntimeError.* It takes features as float32"):
-        problem_of(nn.Linear(2, 2), [(X.astype(np.int64), Y)])
+        make_problem(nn.Linear(2, 2), [(X.astype(np.int64), Y)])
 
 
 def test_labels_that_would_be_ignored_are_refused():
     with pytest.raises(ValueError, match=r"Client 0: .* got -100: which cross_entropy ignores"):
-        problem_of(nn.Linear(2, 2), [(X, np.where(Y == 1, -100, Y))])
+        make_problem(nn.Linear(2, 2), [(X, np.where(Y == 1, -100, Y))])
 
 
 def test_probabilities_under_cross_entropy_are_told():
     with pytest.warns(UserWarning, match="outputs are probabilities.*leave out") as warned:
-        problem_of(nn.Sequential(nn.Linear(2, 2), nn.Softmax(1)), ARRAYS)
+        make_problem(nn.Sequential(nn.Linear(2, 2), nn.Softmax(1)), ARRAYS)
     assert warned[0].filename == __file__
 
 
@@ -184,7 +184,7 @@ def test_probabilities_under_cross_entropy_are_told():
 def test_a_client_whose_update_overflows_is_named(local):
     far = X.copy()
     far[2, 0] = 1e20
-    problem = problem_of(nn.Linear(2, 2), {"a": ARRAYS[1], "b": (far, Y)})
+    problem = make_problem(nn.Linear(2, 2), {"a": ARRAYS[1], "b": (far, Y)})
     learner = Learner(problem, local.complete("client").work())
     with (
         ThreadPoolExecutor(1) as pool,

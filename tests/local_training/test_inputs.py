@@ -9,7 +9,7 @@ from data_forms import Pairs, Partition, assert_same
 from torch import nn
 from torch.nn import functional
 
-from randquant.local_training import problem_of
+from randquant.local_training import make_problem
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(30, 4)).astype(np.float32)
@@ -79,7 +79,7 @@ def plain():
     def both(part):
         return np.stack([X[part], MASK[part].astype(np.float32)], axis=1), Y[part]
 
-    return problem_of(One(), [both(part) for part in PARTS], test=both(slice(None)))
+    return make_problem(One(), [both(part) for part in PARTS], test=both(slice(None)))
 
 
 @pytest.mark.slow(after=2)
@@ -88,8 +88,8 @@ def plain():
 def test_several_inputs_give_what_one_tensor_of_both_gives(form, wrap):
     build, columns = FORMS[form]
     clients = [build(part) for part in PARTS]
-    ours = problem_of(Two(wrap), clients, test=build(slice(None)), columns=columns)
-    assert ours.trial.classes == 2
+    ours = make_problem(Two(wrap), clients, test=build(slice(None)), columns=columns)
+    assert ours.dry_run.classes == 2
     assert_same(ours, plain())
 
 
@@ -115,7 +115,7 @@ BAD = {
 def test_wrong_inputs_have_a_sentence(name):
     data, kind, sentence = BAD[name]
     with pytest.raises(kind, match=sentence):
-        problem_of(Two(), [data])
+        make_problem(Two(), [data])
 
 
 BINARY = Y[:, None]
@@ -133,6 +133,8 @@ BINARY = Y[:, None]
 )
 def test_targets_that_a_loss_does_not_take_and_what_to_give(loss, targets, way):
     with pytest.raises(ValueError, match=f"It takes {way}: give such targets"):
-        problem_of(nn.Sequential(nn.Linear(4, 1)), [(X, targets)], loss=loss)
+        make_problem(nn.Sequential(nn.Linear(4, 1)), [(X, targets)], loss=loss)
     good = BINARY.astype(np.float32)
-    assert problem_of(nn.Sequential(nn.Linear(4, 1)), [(X, good)], loss=loss).trial.classes is None
+    assert (
+        make_problem(nn.Sequential(nn.Linear(4, 1)), [(X, good)], loss=loss).dry_run.classes is None
+    )

@@ -18,9 +18,9 @@ from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
 
 from randquant.channels import Key
-from randquant.local_training import KNOWN_ATTENTION, Learner, Work, problem_of, trial
+from randquant.local_training import KNOWN_ATTENTION, Learner, Work, dry_run, make_problem
 from randquant.local_training.clients import client_set
-from randquant.local_training.row_wise import BY_NAME, _constant, read
+from randquant.local_training.row_wise import RULES, _constant, read
 
 KEY = Key.from_seed(3)
 SIZES = (6, 1, 9)
@@ -240,11 +240,11 @@ def a_problem(build, kind="numbers", **options):
     model, data = build(), clients(kind)
     with torch.no_grad():
         model(torch.from_numpy(data[0][0]))  # the size of a lazy layer
-    return problem_of(model, data, **options)
+    return make_problem(model, data, **options)
 
 
 def reading(problem):
-    return read(problem.model, problem.trial.still, problem.clients)
+    return read(problem.model, problem.dry_run.still, problem.clients)
 
 
 def check_alike(problem):
@@ -286,7 +286,7 @@ def test_each_function_of_the_table_has_a_case():
             model(torch.from_numpy(clients(kind)[0][0]))
         still = [name for name, each in model.named_modules() if isinstance(each, nn.BatchNorm1d)]
         seen |= set(read(model, still, data[kind]).operations)
-    assert seen == {name for name, rule in BY_NAME.items() if rule is not _constant}
+    assert seen == {name for name, rule in RULES.items() if rule is not _constant}
 
 
 def rows_of(function):
@@ -400,8 +400,8 @@ SURE = {
 @pytest.mark.filterwarnings("ignore")
 def test_what_is_not_known_to_treat_each_example_by_itself_is_computed_alone(name, monkeypatch):
     build = {**KNOWN_TO_MIX, **UNKNOWN, **SURE}[name]
-    monkeypatch.setattr(trial, "_check_mean", lambda *losses: None)  # some are refused by it
-    monkeypatch.setattr(trial, "_check_repeats", lambda *losses: None)
+    monkeypatch.setattr(dry_run, "_check_mean", lambda *losses: None)  # some are refused by it
+    monkeypatch.setattr(dry_run, "_check_repeats", lambda *losses: None)
     problem = a_problem(build)
     learner = Learner(problem)
     assert not learner.together
@@ -433,10 +433,10 @@ def test_overridden_functions_are_looked_at_not_the_names_of_layers():
 
 def test_lines_are_examples_of_one_linear_layer_only():
     problem = a_problem(lambda: nn.Sequential(nn.Flatten(), nn.Linear(2 * INPUTS, 3)), "lines")
-    assert Learner(problem)._together._linear
+    assert Learner(problem)._vectorized._linear
     twice = nn.Sequential(nn.Flatten(), nn.Linear(2 * INPUTS, 3))
     twice[0].forward = lambda x: 2 * x.flatten(1)
-    assert not Learner(a_problem(lambda: twice, "lines"))._together._linear
+    assert not Learner(a_problem(lambda: twice, "lines"))._vectorized._linear
 
 
 def l1_of_ones_own(output, targets):
@@ -463,7 +463,7 @@ def test_examples_that_are_clipped_are_computed_at_once_by_the_same_rule(togethe
     for problem, usual in ((known, True), (other, False)):
         learner = Learner(problem, work)
         at_once = usual if together is None else together
-        assert (learner.together, learner._alone._by_vmap) == (at_once, at_once)
+        assert (learner.together, learner._sequential._by_vmap) == (at_once, at_once)
         alone = Learner(problem, Work(example_norm=0.1, together=False)).updates([0, 2], KEY)
         assert np.abs(learner.updates([0, 2], KEY)[0] - alone[0]).max() < 1e-6
 
@@ -479,14 +479,14 @@ def test_what_cannot_be_together_is_refused_with_the_reason():
     assert "cohorts that nobody sees" in refused_together(known, apart=True)
     weighted = nn.CrossEntropyLoss(torch.arange(1.0, 4))
     assert "weigh" in refused_together(a_problem(rows_of(torch.tanh), loss=weighted))
-    read_later = problem_of(nn.Linear(INPUTS, 3), [Pairs(*each) for each in clients()])
+    read_later = make_problem(nn.Linear(INPUTS, 3), [Pairs(*each) for each in clients()])
     assert "read when they are needed" in refused_together(read_later)
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     ("name", "match"),
-    [("chosen by number", "vmap computes"), ("what it kept", "keep nothing of a call")],
+    [("chosen by number", "vmap computes"), ("what it kept", "store nothing during a call")],
 )
 def test_a_word_that_is_wrong_is_refused_before_anybody_is_asked(name, match):
     learner = Learner(a_problem(UNKNOWN[name]), Work(together=True))
@@ -497,12 +497,12 @@ def test_a_word_that_is_wrong_is_refused_before_anybody_is_asked(name, match):
 @pytest.mark.filterwarnings("ignore")
 def test_a_wrong_word_moves_nobody_elses_update(monkeypatch):
     """Examples of a client that influence each other do not influence another client's."""
-    monkeypatch.setattr(trial, "_check_mean", lambda *losses: None)
+    monkeypatch.setattr(dry_run, "_check_mean", lambda *losses: None)
     torch.manual_seed(0)
     model, data = UNKNOWN["by how many"](), clients()
     wild = [(1e3 * data[0][0], data[0][1]), *data[1:]]
     first, second = (
-        Learner(problem_of(model, each), Work(batch=4, learning_rate=0.1, together=True))
+        Learner(make_problem(model, each), Work(batch=4, learning_rate=0.1, together=True))
         .updates([0, 1, 2], KEY)[0]
         for each in (data, wild)
     )  # fmt: skip
@@ -588,7 +588,7 @@ def test_whatever_is_approved_gives_each_example_what_it_gives_it_alone(monkeypa
     assert approved > 100
     assert wrong == 0
     # A rule that forgets which dimension is the examples' is caught.
-    monkeypatch.setitem(BY_NAME, "cumsum", lambda call: call.only[1])
+    monkeypatch.setitem(RULES, "cumsum", lambda call: call.only[1])
     assert wrong_programs(range(600))[1] > 0
 
 
@@ -642,7 +642,7 @@ def updates_with(model, word, work, client=1):
     data = [(torch.randint(5, (size, 4), generator=generator), torch.arange(size) % 3)
             for size in (7, 20, 12)]  # fmt: skip
     data[client][0][-1, 0] = word
-    learner = Learner(problem_of(model, data), work)
+    learner = Learner(make_problem(model, data), work)
     assert learner.together
     return learner.updates([0, 1, 2], KEY)[0]
 
@@ -677,8 +677,8 @@ class Twice(nn.Module):
 def test_a_weight_that_is_also_held_elsewhere_is_not_exchanged():
     learner = Learner(a_problem(Twice), Work())
     assert not learner.together
-    assert "also held beside its layer" in learner.obstacle.reason
-    with pytest.raises(ValueError, match="also held beside its layer"):
+    assert "something other than its layer holds" in learner.obstacle.reason
+    with pytest.raises(ValueError, match="something other than its layer holds"):
         Learner(a_problem(Twice), Work(together=True))
 
 
@@ -709,8 +709,10 @@ class Remembering(nn.Module):
 )
 def test_what_a_module_keeps_is_seen_however_deep(memory):
     problem = a_problem(lambda: Remembering(memory))
-    assert Learner(problem, Work()).obstacle.reason == "a module that keeps something of a call"
-    with pytest.raises(ValueError, match="keep nothing of a call"):
+    assert (
+        Learner(problem, Work()).obstacle.reason == "a module that stores something during a call"
+    )
+    with pytest.raises(ValueError, match="store nothing during a call"):
         Learner(problem, Work(together=True)).updates([0, 1, 2], KEY)
 
 
@@ -729,7 +731,7 @@ class Largest(nn.Module):
 @pytest.mark.filterwarnings("ignore")
 def test_a_loss_that_keeps_something_is_refused():
     learner = Learner(a_problem(lambda: nn.Linear(INPUTS, 3), loss=Largest()), Work(together=True))
-    with pytest.raises(ValueError, match="keep nothing of a call"):
+    with pytest.raises(ValueError, match="store nothing during a call"):
         learner.updates([0, 1, 2], KEY)
 
 
@@ -740,7 +742,7 @@ def test_a_layer_whose_forward_was_replaced_has_no_formula():
         return functional.linear(x, functional.normalize(self.weight), self.bias)
 
     layer.forward = MethodType(cosine, layer)
-    problem = problem_of(layer, clients())
+    problem = make_problem(layer, clients())
     learner, alone = (Learner(problem, Work(together=each)) for each in (None, False))
     np.testing.assert_allclose(
         learner.updates([0, 1, 2])[0], alone.updates([0, 1, 2])[0], rtol=1e-4, atol=1e-6
@@ -757,4 +759,4 @@ class Crowded(nn.Linear):
 
 def test_what_only_large_batches_do_is_read_too():
     data = [(torch.randn(size, INPUTS), torch.arange(size) % 3) for size in (4, 20)]
-    assert not Learner(problem_of(Crowded(INPUTS, 3), data), Work()).together
+    assert not Learner(make_problem(Crowded(INPUTS, 3), data), Work()).together

@@ -20,8 +20,8 @@ from randquant.local_training import (
     StandardizationQuery,
     Standardized,
     ask_statistics,
+    make_problem,
     plan_query,
-    problem_of,
 )
 from randquant.planning import choice
 from randquant.reports import render_run
@@ -129,9 +129,7 @@ def test_a_table_is_no_guarantee(spent):
 
 
 def test_nearly_nothing_left_to_standardise_with_is_said():
-    with pytest.raises(
-        ValueError, match=r"^Expected an epsilon of which a share, .*e-07 at .* was"
-    ):
+    with pytest.raises(ValueError, match=r"^Expected an epsilon whose share, .*e-07 at .* was"):
         trained(privacy=rq.Privacy(spent=spent_of(8 - 1e-5)))
 
 
@@ -191,7 +189,7 @@ def test_what_is_asked_is_the_survey_of_all_clients_and_records(unit, records, m
     asked = plan_query(wanted, (2, 0), sizes, (8.0, 1e-5), "aggregate", unit)
     queries = {name: rq.Mean(0, 100) for name in "01"}
     same = survey(queries, 2.0, 0.25e-5, "aggregate", 3, records, unit=unit, most=most)
-    assert SurveyMechanism(asked.terms) == SurveyMechanism(same)
+    assert SurveyMechanism(asked.survey) == SurveyMechanism(same)
 
 
 def test_a_spread_that_noise_hides_is_as_large_as_the_noise():
@@ -308,10 +306,10 @@ def test_constants_and_outliers_give_finite_models(constant):
 def test_one_client_moves_each_row_within_bounds_only():
     wanted = rq.Standardize(0, 1)
     asked = plan_query(wanted, (2, 0), np.array([3, 3]), (8.0, 1e-5), "aggregate", "example")
-    assert asked.terms.unit == "example"
-    assert asked.terms.most == 3
-    wild = asked.terms.vector({"0": np.array([1e30]), "1": np.array([-1e30])}, rq.Key.from_seed(0))
-    edge = asked.terms.vector({"0": np.array([1.0]), "1": np.array([0.0])}, rq.Key.from_seed(0))
+    assert asked.survey.unit == "example"
+    assert asked.survey.most == 3
+    wild = asked.survey.vector({"0": np.array([1e30]), "1": np.array([-1e30])}, rq.Key.from_seed(0))
+    edge = asked.survey.vector({"0": np.array([1.0]), "1": np.array([0.0])}, rq.Key.from_seed(0))
     assert (wild == edge).all()
 
 
@@ -323,9 +321,9 @@ def test_what_was_spent_before_counts_beside_what_standardises():
         trust="local", seed=0, local=rq.Local(standardize=rq.Standardize([0, 0], [400, 10])),
         privacy=rq.Privacy(spent=before),
     )  # fmt: skip
-    problem = problem_of(nn.Linear(2, 1), DATA[:20], loss=F.mse_loss)
+    problem = make_problem(nn.Linear(2, 1), DATA[:20], loss=F.mse_loss)
     both = setup.spent_before(config, problem)
-    asked = setup.standardization_query(config, problem).terms.guarantee
+    asked = setup.standardization_query(config, problem).survey.guarantee
     assert both == before + replace(asked, simulated=True)
     assert 2.5 < both.epsilon <= 2.6
     assert 1.8e-6 < both.delta <= 1.9e-6

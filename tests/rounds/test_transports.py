@@ -37,8 +37,8 @@ from randquant.training import (
     Task,
     TrainConfig,
     distributed_sgd,
+    make_problem,
     prepare,
-    problem_of,
 )
 
 CLIENTS, ROUNDS, DIMENSION, KEY = 3, 3, 14, Key.from_seed(5)
@@ -92,7 +92,7 @@ class Simulated:
         self.dimension = len(start)
         names = [str(client) for client in range(CLIENTS)]
         clients = SimpleNamespace(names=names, sizes=[10 * (each + 1) for each in range(CLIENTS)])
-        self.problem = SimpleNamespace(clients=clients, guess=1.0)
+        self.problem = SimpleNamespace(clients=clients, uniform_loss=1.0)
 
     def parameters(self):
         return self.weights
@@ -247,7 +247,7 @@ def prepared(mechanism, *, untuned, numbers):
         trust=mechanism.trust, local=Local(learning_rate="auto" if untuned else 0.1),
         privacy=dataclasses.replace(privacy_of(numbers), clip_norm=mechanism.clip_norm),
     )  # fmt: skip
-    problem = problem_of(Network(), [data] * CLIENTS)
+    problem = make_problem(Network(), [data] * CLIENTS)
     setup = prepare(config, KEY, RunInputs(problem, mechanism))
     preparation = setup.preparation
     if untuned and mechanism.trust == "local":

@@ -13,7 +13,7 @@ import randquant as rq
 from randquant.channels import Key
 from randquant.mechanisms import DiscreteLaplace
 from randquant.privacy import LaplaceRelease
-from randquant.statistics import frames_of, survey
+from randquant.statistics import read_frames, survey
 
 QUERIES = {
     "age": rq.Mean(18, 100),
@@ -66,7 +66,7 @@ def vector(terms, frame, seed: int) -> np.ndarray:
 
 def frames(*records) -> list:
     """Each record's columns, read once for all terms."""
-    return [frames_of([record])[0][0] for record in records]
+    return [read_frames([record])[0][0] for record in records]
 
 
 @settings(deadline=None, max_examples=250, suppress_health_check=[HealthCheck.too_slow])
@@ -125,7 +125,7 @@ def test_the_certified_distance_is_nearly_reached():
             [18, 100, None], [10, 39, 70, None], [0, 8], [1, 99, None], [0, 1], ["f", "m", None]
         )
     ]
-    (frame,), _ = frames_of(records)
+    (frame,), _ = read_frames(records)
     for terms in surveys():
         one = {name: column[:1] for name, column in frame.items()}
         first = terms.vector(one, Key.from_seed(1))

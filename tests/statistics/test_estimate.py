@@ -8,7 +8,14 @@ from scipy import stats
 
 import randquant as rq
 from randquant.privacy import Interval
-from randquant.statistics import LAPLACE, NORMAL, SumNoise, Totals, proportion, ratio
+from randquant.statistics import (
+    LAPLACE_HALF_WIDTH,
+    NORMAL_HALF_WIDTH,
+    SumNoise,
+    Totals,
+    proportion,
+    ratio,
+)
 
 CHANCES = np.concatenate([np.geomspace(1e-4, 0.1, 60), np.linspace(0.1, 0.9, 81)])
 
@@ -21,13 +28,13 @@ def coverage(interval_of, records: int, value) -> np.ndarray:
 
 
 def test_tails_hold_96_of_100():
-    assert stats.norm.cdf(NORMAL) - stats.norm.cdf(-NORMAL) >= 0.959
-    assert 1 - math.exp(-math.sqrt(2) * LAPLACE) >= 0.96
+    assert stats.norm.cdf(NORMAL_HALF_WIDTH) - stats.norm.cdf(-NORMAL_HALF_WIDTH) >= 0.959
+    assert 1 - math.exp(-math.sqrt(2) * LAPLACE_HALF_WIDTH) >= 0.96
 
 
 @pytest.mark.parametrize("records", [1, 2, 5, 30, 200])
 def test_a_count_is_within_its_interval_for_every_probability(records):
-    noise = SumNoise(1e-9, NORMAL)
+    noise = SumNoise(1e-9, NORMAL_HALF_WIDTH)
     held = coverage(lambda k: proportion(k, records, 0.0, noise), records, lambda p: records * p)
     assert held.min() >= 0.95
 
@@ -38,11 +45,11 @@ def test_noise_in_how_many_values_there_are_widens_the_interval_of_their_mean(va
     query, amplitude, present = rq.Mean(-1, 1), 2**12, 200
     sums = present * np.array([value, value**2 - 0.5, 1.0])
     totals = np.rint(sums * query.block().scales(amplitude, "l2")).astype(np.int64)
-    noise = SumNoise(4.0 * amplitude, NORMAL)
+    noise = SumNoise(4.0 * amplitude, NORMAL_HALF_WIDTH)
     mean = query.answer(Totals(totals, 2 * present, amplitude, "l2", noise))["mean"]
     assert mean.estimate == pytest.approx(value, abs=1e-3)
     assert mean.noise_error > 1.1 * 4 / present
-    assert mean.among_records.width >= 2 * NORMAL * mean.noise_error
+    assert mean.among_records.width >= 2 * NORMAL_HALF_WIDTH * mean.noise_error
 
 
 @pytest.mark.parametrize("records", [3, 8, 20, 50, 200, 600])
@@ -52,7 +59,9 @@ def test_a_mean_of_zeros_and_ones_is_within_its_interval_for_every_probability(r
 
     def answer(k):
         sums = np.array([2 * k - records, records / 2, 0.0]) * scales
-        return query.answer(Totals(sums, records, amplitude, "l2", SumNoise(1e-9, NORMAL)))
+        return query.answer(
+            Totals(sums, records, amplitude, "l2", SumNoise(1e-9, NORMAL_HALF_WIDTH))
+        )
 
     found = [answer(k) for k in range(records + 1)]
     mean = coverage(lambda k: found[k]["mean"].interval, records, lambda p: p)

@@ -10,7 +10,7 @@ import torch
 
 import randquant as rq
 from randquant.channels import Key
-from randquant.statistics import frames_of, numbers, one_of_each
+from randquant.statistics import numbers, one_of_each, read_frames
 
 MEAN = {"age": rq.Mean(0, 100)}
 COUNT = {"sex": rq.Counts(["f", "m"])}
@@ -105,7 +105,7 @@ def test_one_of_a_clients_records_is_drawn_evenly_and_none_is_a_missing_one():
 
 def test_values_beyond_bounds_infinite_huge_or_of_other_kinds_count_as_stated():
     values = [10**400, -(10**400), math.inf, -math.inf, 1e308, True, Fraction(1, 2), np.float32(3)]
-    (frame,), single = frames_of([{"age": each} for each in values])
+    (frame,), single = read_frames([{"age": each} for each in values])
     rows = rq.Mean(0, 100, column="age").rows(frame)[:, 0]
     assert single
     np.testing.assert_allclose(rows, [1, -1, 1, -1, 1, -0.98, -0.99, -0.94])
@@ -113,7 +113,7 @@ def test_values_beyond_bounds_infinite_huge_or_of_other_kinds_count_as_stated():
 
 def test_unknown_categories_are_counted_together_whatever_they_are():
     odd = ["f", "F", b"f", None, math.nan, 1, [1], {"f": 1}, ("f", [1]), np.str_("m")]
-    (frame,), _ = frames_of([{"sex": odd}])
+    (frame,), _ = read_frames([{"sex": odd}])
     assert rq.Counts(["f", "m"], column="sex").named("sex", {}).rows(frame).tolist() == [
         0, 2, 2, 2, 2, 2, 2, 2, 2, 1,
     ]  # fmt: skip
@@ -185,7 +185,7 @@ EVENTS = {"s": rq.KaplanMeier("days", "event", until=10, bins=5)}
 def test_events_are_zero_or_one_and_times_are_kept_within_the_curve():
     days = [-5.0, 0.0, 2.0, 2.0, 10.0, 10.0, math.inf, math.nan, 3.0]
     event = [1, 0, True, 0, 1, 0, 1, 1, None]
-    (frame,), _ = frames_of([{"days": days, "event": event}])
+    (frame,), _ = read_frames([{"days": days, "event": event}])
     # Events at time zero and in 255 steps, losses likewise (or seen until the end), missing.
     cells = [0, 256, 51, 256 + 51, 255, 256 + 255, 256 + 255, 512, 512]
     assert EVENTS["s"].rows(frame).tolist() == cells
@@ -243,10 +243,10 @@ def test_one_record_does_not_change_how_another_is_read(form, odd):
     """A type that a whole column shares would change with one value: 2**53 + 1 is no float."""
     usual = [BIG, 5, "five", True, 1, 5.0, BIG - 1, "true"]
     counts = COUNTS.named("site", {})
-    frames, _ = frames_of(form([odd, *usual]))
+    frames, _ = read_frames(form([odd, *usual]))
     assert [row for each in frames for row in counts.rows(each)][1:] == [0, 1, 2, 3, 4, 1, 4, 4]
     if not isinstance(odd, str | bytes | list | tuple | dict):
-        frames, _ = frames_of(form([odd, 7, True, Fraction(1, 3), BIG]))
+        frames, _ = read_frames(form([odd, 7, True, Fraction(1, 3), BIG]))
         read = [each for frame in frames for each in numbers(frame["site"], "site")]
         assert read[1:] == [7, 1, 1 / 3, BIG - 1]
 
@@ -282,7 +282,7 @@ class NAType:
 
 def test_marks_of_missing_values_and_numbers_without_dimension_are_read():
     people = [{"age": age} for age in (NAType(), np.array(40), torch.tensor(40.0), np.float32(40))]
-    frames, single = frames_of(people)
+    frames, single = read_frames(people)
     assert single
     found = numbers(frames[0]["age"], "age")
     assert np.isnan(found[0])

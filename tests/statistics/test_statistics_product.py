@@ -15,7 +15,7 @@ import randquant as rq
 from randquant.channels import Key
 from randquant.mechanisms import DiscreteLaplace
 from randquant.statistics import Survey, asking, survey
-from randquant.statistics.records import frames_of
+from randquant.statistics.records import read_frames
 
 SETTINGS = {
     "clients": {"records": "records", "columns": "columns"},
@@ -69,7 +69,7 @@ def farthest(terms, norm):
     ]
     vectors = []
     for number, record in enumerate(records):
-        (frame,), _ = frames_of([record])
+        (frame,), _ = read_frames([record])
         vectors.append(terms.vector(frame, Key.from_seed(number)).astype(float))
     gaps = [one - other for one, other in itertools.combinations(vectors, 2)]
     return max(np.abs(g).sum() if norm == "l1" else math.sqrt((g**2).sum()) for g in gaps)

@@ -14,7 +14,7 @@ from torch.nn import functional
 import randquant as rq
 from randquant.aggregation import AdditiveMechanism, CentralGaussian, ClippedSGD
 from randquant.cli import progress
-from randquant.local_training import problem_of
+from randquant.local_training import make_problem
 from randquant.rounds import ParameterFreeStep
 from randquant.training import (
     RunRecord,
@@ -164,7 +164,7 @@ def test_nothing_is_said_where_the_noise_of_the_means_is_not_known(settings):
 def test_a_classifier_that_the_shares_of_classes_beat_is_told():
     """Of 2.3 % positives: naming their share has a loss of 0.11 nats."""
     x, y = torch.zeros(1000, 2), (torch.arange(1000) < 23).long()
-    problem = problem_of(nn.Linear(2, 2), [(x[:40], y[:40])], test=(x, y))
+    problem = make_problem(nn.Linear(2, 2), [(x[:40], y[:40])], test=(x, y))
     shares = -0.023 * np.log(0.023) - 0.977 * np.log(0.977)
     assert best_constant(problem) == pytest.approx(shares)
     told = about_constant(10 * [0.5], best_constant(problem))
@@ -172,11 +172,11 @@ def test_a_classifier_that_the_shares_of_classes_beat_is_told():
     assert "would have 0.109" in told
     assert about_constant(10 * [0.12], shares) == about_constant([0.5], shares) == ""
     binary = functional.binary_cross_entropy_with_logits
-    one = problem_of(
+    one = make_problem(
         nn.Linear(2, 1), [(x, y[:, None].float())], test=(x, y[:, None].float()), loss=binary
     )
     assert best_constant(one) == pytest.approx(shares)
-    square = problem_of(
+    square = make_problem(
         nn.Linear(2, 1),
         [(x, y[:, None].float())],
         test=(x, y[:, None].float()),

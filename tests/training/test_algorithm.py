@@ -9,7 +9,7 @@ from around import Around
 import randquant as rq
 from randquant.aggregation import ChannelMechanism, ClippedSGD
 from randquant.channels import Key, wire
-from randquant.local_training import Learner, together
+from randquant.local_training import Learner, vectorized
 from randquant.local_training import client as learner_module
 from randquant.training import OptimizerStep, distributed_sgd, torch_optimizer
 
@@ -54,8 +54,8 @@ def test_threads_compute_gradients_on_models_of_their_own(pool, monkeypatch):
         both.wait()  # both threads are inside
         return original(model, features, weights)
 
-    original = together.called
-    monkeypatch.setattr(together, "called", call)
+    original = vectorized.called
+    monkeypatch.setattr(vectorized, "called", call)
     for gradients, _ in pool.map(learner.updates, [[0, 7]] * 2):
         assert np.array_equal(gradients, expected)
     assert len(set(seen)) == 2
@@ -162,7 +162,7 @@ def test_a_round_without_clients_only_counts(pool):
 @pytest.mark.parametrize("together", [True, False])
 def test_every_clients_update_is_checked_whoever_it_is_with(pool, together, monkeypatch):
     """In the middle of a group and in the last one; a mechanism might send what it is given."""
-    monkeypatch.setattr(learner_module, "GATHERED", 2**23 if together else 1)
+    monkeypatch.setattr(learner_module, "KEPT_NUMBERS_LIMIT", 2**23 if together else 1)
     learner = make_learner("softmax")
 
     def encode(update, key):

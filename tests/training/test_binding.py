@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 from randquant.channels import Key
-from randquant.local_training import problem_of
+from randquant.local_training import make_problem
 from randquant.training import bind
 
 SIZES = (3, 4, 2)
@@ -36,7 +36,7 @@ def parts():
 
 
 def bound(loss=functional.cross_entropy, key=KEY, **changed):
-    return dataclasses.asdict(bind(problem_of(**{**parts(), **changed}, loss=loss), key))
+    return dataclasses.asdict(bind(make_problem(**{**parts(), **changed}, loss=loss), key))
 
 
 def differing(first, second):

@@ -26,7 +26,7 @@ from randquant.aggregation import (
     clip_to_norm,
 )
 from randquant.channels import Key
-from randquant.local_training import LIGHT_GROUP, Learner, problem_of
+from randquant.local_training import MAX_GROUP_CLIENTS_ON_CPU, Learner, make_problem
 from randquant.mechanisms import UpdateSetting
 from randquant.planning import tune_update
 from randquant.privacy import MODEL_TERMS, HiddenCohorts, account
@@ -53,10 +53,10 @@ def client_of(examples):
 def learner_of(clients):
     """The gradient of the mean output by the weights is the mean of the examples: the oracle."""
     model = nn.Linear(clients[0][0].shape[1], 1, bias=False)
-    return Learner(problem_of(model, clients, loss=lambda output, targets: output.mean()))
+    return Learner(make_problem(model, clients, loss=lambda output, targets: output.mean()))
 
 
-SIZES = [1 + client * 7 % 11 for client in range(2 * LIGHT_GROUP + 3)]
+SIZES = [1 + client * 7 % 11 for client in range(2 * MAX_GROUP_CLIENTS_ON_CPU + 3)]
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -67,7 +67,7 @@ def test_a_round_has_each_client_once_whatever_its_place(workers):
     order = np.random.default_rng(0).permutation(len(clients)).tolist()
     assert sorted(c for group in learner.groups(order, workers) for c in group) == sorted(order)
     assert np.abs(learner.updates(order)[0] - means[order]).max() < 1e-5
-    cohort = order[: 2 * LIGHT_GROUP]
+    cohort = order[: 2 * MAX_GROUP_CLIENTS_ON_CPU]
     with ThreadPoolExecutor(workers) as pool:
         collect = RoundCollector(learner, ClippedSGD(None, 1.0), pool, workers)
         found = collect(cohort, Key.from_seed(0), 0)

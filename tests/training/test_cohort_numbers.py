@@ -15,7 +15,7 @@ from torch import nn
 
 from randquant.aggregation import AuxiliaryNumbers, ClippedSGD, LocalGaussian, Number
 from randquant.channels import Key
-from randquant.local_training import Learner, problem_of
+from randquant.local_training import Learner, make_problem
 from randquant.privacy import HiddenCohorts, account
 from randquant.reports import run as page
 from randquant.reports import run_pictures as pictures
@@ -37,7 +37,7 @@ def a_problem(dropout=0.0):
     features = torch.randn(8, 60, 5)
     sizes = 3, 60, 17, 40, 1, 8, 25, 33
     clients = [(x[:n], (x[:n, 0] > 0).long()) for x, n in zip(features, sizes, strict=True)]
-    return problem_of(nn.Sequential(nn.Linear(5, 2), nn.Dropout(dropout)), clients)
+    return make_problem(nn.Sequential(nn.Linear(5, 2), nn.Dropout(dropout)), clients)
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.5])

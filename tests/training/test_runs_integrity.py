@@ -59,8 +59,8 @@ def kill_in(folder, last, before_round, **options):
 def epsilon(folder) -> float:
     found = read_run(folder)
     assert found.state != "damaged", found.error
-    assert found.sent is not None
-    assert (found.epsilon is None) == (found.sent.round == 0)
+    assert found.sent_rounds is not None
+    assert (found.epsilon is None) == (found.sent_rounds.round == 0)
     return found.epsilon or 0.0
 
 
@@ -120,7 +120,7 @@ def test_the_round_under_way_counts_as_sent(finished, tmp_path, before_round):
     problems.create_run(folder, SMALL)
     kill_in(folder, last, before_round)
     found = read_run(folder)
-    assert (found.rounds, found.sent.round) == (last - 1, last)
+    assert (found.rounds, found.sent_rounds.round) == (last - 1, last)
     assert found.epsilon == spent[-1] > found.metrics[-1].epsilon
     with pytest.raises(ValueError, match="cannot be taken back"):
         problems.train_run(folder, changes={"rounds": last - 1})
@@ -207,11 +207,11 @@ def test_a_round_that_would_be_another_release_is_refused(tmp_path):
     folder = begin(tmp_path / "run", SMALL, 7)
     store, before = RunStore(folder), RunStore(folder).read()
     others = [dataclasses.replace(m, train_loss=0.5) for m in before.metrics]
-    store.write_sent(before.sent, others)
+    store.write_sent(before.sent_rounds, others)
     with pytest.raises(ValueError, match=r"Expected round 5 .* second release"):
         problems.train_run(folder)
     with pytest.raises(ValueError, match="Expected 7 rounds or more"):
-        store.write_sent(before.sent, others[:6])
+        store.write_sent(before.sent_rounds, others[:6])
     assert store.read().metrics == tuple(others)
 
 

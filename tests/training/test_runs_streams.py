@@ -19,8 +19,8 @@ from randquant.local_training import (
     Standardize,
     Work,
     ask_statistics,
+    make_problem,
     plan_query,
-    problem_of,
 )
 from randquant.privacy import HiddenCohorts
 from randquant.training import OptimizerStep, distributed_sgd, sample
@@ -83,7 +83,7 @@ def batches(rounds, clients):
     The gradient of the output's sum by the weights of one example is that example: a unit vector.
     """
     data = [(torch.eye(EXAMPLES), torch.zeros(EXAMPLES, 1))] * clients
-    problem = problem_of(
+    problem = make_problem(
         nn.Linear(EXAMPLES, 1, bias=False), data, loss=lambda output, targets: output.mean()
     )
     learner = Learner(problem, Work(batch=BATCH))
@@ -120,7 +120,7 @@ def sent(name, key, monkeypatch):
     mechanism, hidden = SENDERS[name]
     data = [(torch.ones(2, 128), torch.zeros(2, 1))] * SAME
     model = nn.Linear(128, 1, bias=False)
-    problem = problem_of(model, data, loss=lambda output, targets: output.mean())
+    problem = make_problem(model, data, loss=lambda output, targets: output.mean())
     server = OptimizerStep(lambda p: torch.optim.SGD(p, lr=0.0), problem.shapes)
     payloads = []
 

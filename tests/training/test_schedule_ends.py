@@ -66,7 +66,7 @@ def test_a_figure_for_zeros_is_none_for_any_two_updates(declared, now, tmp_path)
         "digits", "softmax", "rqm", population=10, cohort=4, neighboring=now
     )
     sent = SentRounds("", "", 1, 5, 5, 2.0, DELTA, declared)
-    found = Status(tmp_path, "unfinished", config, sent=sent).epsilon
+    found = Status(tmp_path, "unfinished", config, sent_rounds=sent).epsilon
     assert found == (math.inf if (declared, now) == ("zero_out", "replace_one") else 2.0)
 
 

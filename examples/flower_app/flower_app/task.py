@@ -44,7 +44,7 @@ def build(config: Mapping[str, Any], client: int) -> tuple[nn.Module, Learner]:
     import torch
 
     from randquant.local_training import Learner
-    from randquant.training import problem_of
+    from randquant.training import make_problem
 
     population, seed = config["num-partitions"], config["seed"]
     if not 0 <= client < population:
@@ -53,7 +53,7 @@ def build(config: Mapping[str, Any], client: int) -> tuple[nn.Module, Learner]:
     own = torch.arange(client, TRAINED, population)
     torch.manual_seed(seed)
     model = torch.nn.Linear(64, 10)
-    return model, Learner(problem_of(model, [(x[own], y[own])], test=(x[TRAINED:], y[TRAINED:])))
+    return model, Learner(make_problem(model, [(x[own], y[own])], test=(x[TRAINED:], y[TRAINED:])))
 
 
 def weights(model: nn.Module) -> np.ndarray:

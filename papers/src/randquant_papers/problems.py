@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from randquant.training import Problem, RunInputs, create_run, problem_of
+from randquant.training import Problem, RunInputs, create_run, make_problem
 from randquant_papers.configuration import PaperConfig
 from randquant_papers.data import datasets, sets
 
@@ -115,7 +115,7 @@ def problem(
     places = datasets.split(data, population, partition, concentration=concentration, seed=seed)
     made = build(model, data.train_features.shape[1:], data.classes, seed)
     clients = [(data.train_features[rows], data.train_labels[rows]) for rows in places]
-    return problem_of(made, clients, test=(data.test_features, data.test_labels))
+    return make_problem(made, clients, test=(data.test_features, data.test_labels))
 
 
 def inputs_of(config: PaperConfig) -> RunInputs:

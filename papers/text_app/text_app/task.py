@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from randquant.local_training import Learner, Work, problem_of
+from randquant.local_training import Learner, Work, make_problem
 from randquant_papers.data import shakespeare
 from randquant_papers.text.directions import Directions, public_directions, with_directions
 from randquant_papers.text.evaluation import evaluate
@@ -159,7 +159,7 @@ def adapters(model: nn.Module) -> dict[str, Tensor]:
 
 def learner(model: nn.Module, windows: tuple[np.ndarray, np.ndarray], batch: int) -> Learner:
     """What computes a client's update, as `randquant.train` does: a gradient on some windows."""
-    return Learner(problem_of(model, [windows]), Work(batch=batch))
+    return Learner(make_problem(model, [windows]), Work(batch=batch))
 
 
 def model(config: Mapping[str, Any], data_dir: str) -> nn.Module:

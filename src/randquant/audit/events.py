@@ -1,7 +1,7 @@
 """The adversary's statistics, learned from trials, and the event that separates two worlds best.
 
-This module is independent of mechanisms: outcomes are numbered, and a statistic is one score for
-each outcome.
+A world is one of two neighbouring inputs. This module knows no mechanism: outcomes are numbered,
+and a statistic is one score for each outcome.
 """
 
 from __future__ import annotations
@@ -13,18 +13,20 @@ from typing import Literal
 import numpy as np
 
 World = Literal["update", "other"]
-"""Which of the two neighbouring inputs was used."""
+"""Name of the neighbouring input that was used."""
 
-WORLDS: tuple[World, World] = ("update", "other")
+WORLD_NAMES: tuple[World, World] = ("update", "other")
 
 BIN_COUNT = 64
-"""A coordinate with more values than this is binned at quantiles, into this many bins."""
+"""Most bins of a coordinate's values, cut at quantiles. More would learn the noise of few trials in
+each bin; fewer would blur the ratio at rare values, where it is largest."""
 
-THRESHOLDS = 256
-"""Thresholds tried at either end of a statistic's range."""
+THRESHOLD_COUNT = 256
+"""Most thresholds that are tried from either end of a statistic's range. The time of the choice is
+proportional to it."""
 
-NAMED = 3
-"""An event of at most this many decoded values is described by listing them."""
+MAX_LISTED_VALUES = 3
+"""Most decoded values of an event that are listed in its description."""
 
 MAX_DECODED_VALUE = 1e30
 """Decoded values are clipped to this magnitude: squares of larger floats could overflow."""
@@ -35,8 +37,8 @@ class Outcomes:
     """Every outcome that occurred, in no particular order.
 
     Attributes:
-        decoded: (k, d) float64, what the server decodes an outcome to.
-        equal: (k,) how many other clients sent the same payload.
+        decoded: (k, d) float64, the server's decoding of each outcome.
+        equal: (k,) number of other clients that sent the same payload.
         bodies: (k, b) uint8, an outcome's bytes without the payload header; b may be 0.
     """
 
@@ -60,7 +62,7 @@ class Event:
     contains: np.ndarray
 
     def hits(self, outcomes: np.ndarray) -> int:
-        """Count the trials, given as (n,) outcome numbers, in which the event happened."""
+        # `outcomes` (n,) has the outcome's number of each trial.
         return int(np.count_nonzero(self.contains[outcomes]))
 
 
@@ -114,6 +116,7 @@ def best_event(
     """
     best, chosen, trials = -np.inf, None, len(update)
     for words, score in scores.items():
+        # Both directions and both worlds: a score may be large where the other input is likelier.
         samples = np.sort(score[update]), np.sort(score[other])
         thresholds = _thresholds(np.sort(np.concatenate(samples)))
         below = [np.searchsorted(sample, thresholds) for sample in samples]
@@ -126,29 +129,29 @@ def best_event(
                     best, threshold = values[place], thresholds[place]
                     contains = score >= threshold if sign == ">=" else score < threshold
                     text = f"{words} {sign} {threshold + 0.0:.6g}"  # + 0.0: no negative zero
-                    chosen = Event(text, WORLDS[first], contains)
+                    chosen = Event(text, WORLD_NAMES[first], contains)
     assert chosen is not None
     return chosen
 
 
 def in_words(event: Event, outcomes: Outcomes) -> str:
-    """Describe an event by its decoded values if they are few, else by its score."""
+    """Describe an event by its decoded values if there are few, else by its score."""
     if outcomes.decoded.shape[1] == 1:
         values = outcomes.decoded[:, 0]
         inside, outside = set(values[event.contains]), set(values[~event.contains])
-        if 0 < len(inside) <= NAMED and not inside & outside:
+        if 0 < len(inside) <= MAX_LISTED_VALUES and not inside & outside:
             return "decoded value " + " or ".join(f"{value + 0.0:.6g}" for value in sorted(inside))
     return event.words
 
 
 def _thresholds(sample: np.ndarray) -> np.ndarray:
-    """Values of a sorted sample, denser towards its ends, where rare events are."""
-    ranks = np.geomspace(1, len(sample), THRESHOLDS).astype(np.int64)
+    # Denser towards the ends of the sorted sample: the largest ratios are those of rare events.
+    ranks = np.geomspace(1, len(sample), THRESHOLD_COUNT).astype(np.int64)
     return np.unique(np.concatenate([sample[ranks - 1], sample[-ranks]]))
 
 
 def _linear(decoded: np.ndarray, update: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Fisher's discriminant with a diagonal covariance; for one coordinate its decoded value."""
+    # Fisher's discriminant with a diagonal covariance; it separates two normal laws best.
     if decoded.shape[1] == 1:
         return decoded[:, 0]
     first, second = decoded[update], decoded[other]
@@ -160,7 +163,7 @@ def _linear(decoded: np.ndarray, update: np.ndarray, other: np.ndarray) -> np.nd
 
 
 def _coordinate(values: np.ndarray, update: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Log-likelihood ratio of one coordinate, by its values or by bins between quantiles."""
+    # Each value is a bin if there are few; otherwise bins are cut at quantiles.
     cuts = np.unique(values[np.concatenate([update, other])])
     if len(cuts) > BIN_COUNT:
         sample = values[np.concatenate([update, other])]
@@ -170,6 +173,6 @@ def _coordinate(values: np.ndarray, update: np.ndarray, other: np.ndarray) -> np
 
 
 def _ratio(bins: np.ndarray, count: int, update: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Log ratio of the counts of each outcome's bin in the two worlds, plus 1/2 each."""
+    # Half a count more in both worlds: a bin that only one of them reached has a finite ratio.
     first, second = (np.bincount(bins[world], minlength=count) for world in (update, other))
     return np.log((first + 0.5) / (second + 0.5))[bins]

@@ -25,8 +25,9 @@ from randquant.privacy.guarantee import NEIGHBORINGS, Guarantee, Neighboring
 MIN_TRIAL_COUNT = 40
 """Fewest trials: ten to learn from, ten to choose an event by, twenty to count it in."""
 
-MOST_DECODED = 2**25
-"""Most coordinates decoded in all trials of one world: a quarter of a gigabyte."""
+MAX_DECODED_NUMBERS = 2**25
+"""Most coordinates that are decoded in all trials of one world: a quarter of a gigabyte. Twice as
+many need twice the memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +42,13 @@ class Audit:
         stated: the accountant's guarantee of one release; None without one.
         event: the counted event, in words.
         likelier: the input under which the event is likelier: `update` or `other`.
-        hits: how often the event happened under that input, and under the other one.
+        hits: numbers of trials with the event, under that input and under the other one.
         counted: trials under each input in which the event was counted.
         trials: all trials under each input; the event was learned from the rest.
         ceiling: the largest epsilon_lower that any counts of this many trials could give.
-        constant: whether all outcomes were equal, so that no randomness was seen at all.
+        constant: all outcomes were equal, so that no randomness was seen.
+        epsilon_stated: the stated epsilon; infinity without a guarantee.
+        contradicted: the lower bound exceeds the stated epsilon: a fault, or a statistical error.
     """
 
     epsilon_lower: float
@@ -62,12 +65,10 @@ class Audit:
 
     @property
     def epsilon_stated(self) -> float:
-        """The stated epsilon; infinity without a guarantee."""
         return math.inf if self.stated is None else self.stated.epsilon
 
     @property
     def contradicted(self) -> bool:
-        """True if the lower bound exceeds the stated epsilon: a fault, or a statistical error."""
         return self.epsilon_lower > self.epsilon_stated
 
     def __str__(self) -> str:
@@ -79,9 +80,8 @@ class Audit:
     def lines(self) -> list[str]:
         """Return the result in words: stated guarantee, lower bound, event and verdict."""
         stated = "no guarantee" if self.stated is None else str(self.stated)
-        known = 0 < self.epsilon_stated < math.inf
         share = ""
-        if known:
+        if 0 < self.epsilon_stated < math.inf:
             share = f": {math.floor(100 * self.epsilon_lower / self.epsilon_stated)} % of it"
         unlikelier = "other" if self.likelier == "update" else "update"
         lines = [
@@ -166,8 +166,8 @@ def audit(
         >>> finding.event
         'decoded value -2'
     """
-    wanted = "a mechanism for whole updates, such as ChannelMechanism(channel)"
-    validate.answers("mechanism", mechanism, wanted, "trust", "cohort", "encode", "mean")
+    expected = "a mechanism for whole updates, such as ChannelMechanism(channel)"
+    validate.answers("mechanism", mechanism, expected, "trust", "cohort", "encode", "mean")
     validate.kind("key", key, Key)
     delta = validate.real("delta", delta, low=0, below=1, why="delta is a small probability")
     confidence = validate.real("confidence", confidence, low=0.5, below=1)
@@ -176,8 +176,8 @@ def audit(
     update, other = _vector("update", update), _vector("other", other)
     if neighboring == "zero_out" and other.any():
         raise ValueError(
-            "Expected an other update of zeros under zero_out, got a nonzero one: audit it under "
-            "replace_one."
+            "Expected an other update of zeros under zero_out, got "
+            f"{np.count_nonzero(other)} of {other.size} that are not: audit it under replace_one."
         )
     others = other[None] if others is None else _cohort(others)
     if not update.size == other.size == others.shape[1]:
@@ -186,15 +186,17 @@ def audit(
             f"{others.shape[1]} for the other clients."
         )
     validate.whole(
-        "trials times dimension", trials * update.size, high=MOST_DECODED, why="memory is finite"
+        "trials times dimension",
+        trials * update.size,
+        high=MAX_DECODED_NUMBERS,
+        why="memory is finite",
     )
-    error = 1 - confidence
-    worth = functools.partial(least_epsilon, delta=delta, error=error)
-    outcomes, worlds = _run(mechanism, (update, other), others, trials, key)
+    worth = functools.partial(least_epsilon, delta=delta, error=1 - confidence)
+    outcomes, in_worlds = _run_worlds(mechanism, (update, other), others, trials, key)
     learn, choose = slice(trials // 4), slice(trials // 4, trials // 2)
-    scores = statistics(outcomes, worlds[0][learn], worlds[1][learn])
-    event = best_event(scores, worlds[0][choose], worlds[1][choose], worth)
-    in_update, in_other = (event.hits(world[trials // 2 :]) for world in worlds)
+    scores = statistics(outcomes, in_worlds[0][learn], in_worlds[1][learn])
+    event = best_event(scores, in_worlds[0][choose], in_worlds[1][choose], worth)
+    in_update, in_other = (event.hits(numbers[trials // 2 :]) for numbers in in_worlds)
     hits = (in_update, in_other) if event.likelier == "update" else (in_other, in_update)
     counted = trials - trials // 2
     release = mechanism.release(update.size, 1, neighboring)
@@ -208,7 +210,7 @@ def audit(
         hits=hits,
         counted=counted,
         trials=trials,
-        ceiling=ceiling(counted, delta, error),
+        ceiling=ceiling(counted, delta, 1 - confidence),
         constant=len(outcomes.equal) == 1,
     )
 
@@ -236,7 +238,7 @@ def worst_inputs(
         >>> worst_inputs(LocalGaussian(clip_norm=1.0, noise_multiplier=1.0), 2)[0]
         array([1024., 1024.], dtype=float32)
     """
-    dimension = validate.whole("dimension", dimension, low=1, high=MOST_DECODED)
+    dimension = validate.whole("dimension", dimension, low=1, high=MAX_DECODED_NUMBERS)
     validate.choice("neighboring", neighboring, NEIGHBORINGS)
     pair = mechanism.audit_inputs(neighboring)
     return np.full(dimension, pair[0], np.float32), np.full(dimension, pair[1], np.float32)
@@ -250,11 +252,11 @@ def cohort_inputs(
     x: float | None = None,
     other: float | None = None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return a cohort's updates in either world, all coordinates equal: worst-case or given ones.
+    """Return a cohort's updates in either world, each with equal coordinates.
 
     Args:
         mechanism, dimension, neighboring: as in `worst_inputs`.
-        cohort: n, how many clients there are, >= 1.
+        cohort: n, number of clients, >= 1.
         x, other: every coordinate of either update; None for that of `worst_inputs`.
 
     Returns:
@@ -272,14 +274,14 @@ def cohort_inputs(
     return update, replaced, np.tile(replaced, (cohort - 1, 1))
 
 
-def _run(
+def _run_worlds(
     mechanism: UpdateMechanism,
     inputs: tuple[np.ndarray, np.ndarray],
     others: np.ndarray,
     trials: int,
     key: Key,
 ) -> tuple[Outcomes, tuple[np.ndarray, np.ndarray]]:
-    """Run both worlds: every outcome that occurred, and (trials,) outcome numbers per world."""
+    # Returns every outcome that occurred, and each trial's outcome number (trials,) in each world.
     dimension = inputs[0].size
     local = mechanism.trust in ("local", None)
     numbers: dict[tuple[bytes, int], int] = {}
@@ -289,6 +291,7 @@ def _run(
             mechanism.encode(vector, root.fold_in("client", client))
             for client, vector in enumerate((update, *others))
         ]
+        # What the adversary sees. A payload equal to others' may betray a key that is used twice.
         if local:
             view = payloads[0], payloads[1:].count(payloads[0])
         else:
@@ -298,14 +301,14 @@ def _run(
 
     def world(number: int) -> np.ndarray:
         root = key.fold_in("audit", number)
-        outcomes = np.empty(trials, dtype=np.int64)
+        results = np.empty(trials, dtype=np.int64)
         for trial in range(trials):
             if trial % 256 == 0:
                 report("trials", number * trials + trial, 2 * trials)
-            outcomes[trial] = outcome(inputs[number], root.fold_in(trial))
-        return outcomes
+            results[trial] = outcome(inputs[number], root.fold_in(trial))
+        return results
 
-    worlds = world(0), world(1)
+    outcomes = world(0), world(1)
     decoded = np.empty((len(numbers), dimension))
     server = key.fold_in("server")
     for (seen, _), number in numbers.items():
@@ -314,11 +317,12 @@ def _run(
         else:
             decoded[number] = np.frombuffer(seen, dtype=np.float32)
     bodies = _bodies([seen if local else b"" for seen, _ in numbers])
-    return Outcomes(decoded, np.array([equal for _, equal in numbers]), bodies), worlds
+    return Outcomes(decoded, np.array([equal for _, equal in numbers]), bodies), outcomes
 
 
 def _bodies(payloads: list[bytes]) -> np.ndarray:
-    """(k, b) uint8: payloads without the header of `wire`, which is constant but for a checksum."""
+    # (k, b) uint8, without the header of `wire`: it is constant but for a checksum, from which a
+    # score would only learn the whole payload again.
     bodies = [p[wire.HEADER_BYTES :] if p.startswith(wire.MAGIC) else p for p in payloads]
     width = max(map(len, bodies))
     joined = b"".join(body.ljust(width, b"\0") for body in bodies)

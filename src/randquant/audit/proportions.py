@@ -8,14 +8,14 @@ from __future__ import annotations
 import numpy as np
 
 BETA_ERROR = 1e-9
-"""Bound of the relative error of scipy's inverse incomplete beta function, a generous one.
+"""Generous bound of the relative error of scipy's inverse incomplete beta function.
 
-With a bound that is too small the audit's lower bounds would be unproven; one twice as large costs
-a few 1e-9 of epsilon."""
+With too small a bound the audit's lower bounds would be unproven; twice as large a one costs a few
+1e-9 of epsilon."""
 
 
 def proportion(hits: int | np.ndarray, trials: int, error: float) -> tuple[np.ndarray, np.ndarray]:
-    """Bound a probability from below and from above, given how often its event happened.
+    """Bound a probability from below and from above by counts of its event.
 
     Args:
         hits: number of trials in which the event happened, any shape.
@@ -47,11 +47,11 @@ def proportion(hits: int | np.ndarray, trials: int, error: float) -> tuple[np.nd
 def least_epsilon(
     hits: int | np.ndarray, others: int | np.ndarray, trials: int, delta: float, error: float
 ) -> np.ndarray:
-    """Bound epsilon from below, given how often an event happened in two neighbouring worlds.
+    """Bound epsilon from below by counts of an event in two neighbouring worlds.
 
     Args:
-        hits: how often the event happened in one world, any shape.
-        others: how often it happened in the other world, same shape.
+        hits: number of trials of one world in which the event happened, any shape.
+        others: the same number for the other world, same shape.
         trials: number of independent trials in each world.
         delta: the delta of the claim, in [0, 1).
         error: upper bound of the probability with which the bound fails, in (0, 1).
@@ -64,6 +64,7 @@ def least_epsilon(
         >>> round(float(least_epsilon(900, 300, 1000, 0.0, 0.01)), 4)
         0.9469
     """
+    # Half of the error for each of the two bounds, so that both hold with probability 1 - error.
     lower, _ = proportion(hits, trials, error / 2)
     _, upper = proportion(others, trials, error / 2)
     with np.errstate(divide="ignore"):
@@ -71,5 +72,8 @@ def least_epsilon(
 
 
 def ceiling(trials: int, delta: float, error: float) -> float:
-    """Return the largest possible `least_epsilon`: of an event that is certain or impossible."""
+    """Return the largest `least_epsilon` that this many trials can show.
+
+    Its event happened in every trial of one world, and in none of the other.
+    """
     return max(0.0, float(least_epsilon(trials, 0, trials, delta, error)))

@@ -13,7 +13,7 @@ from randquant._internal.serialization import to_json
 from randquant.privacy.certificates.coordinate import Certificate, certify
 from randquant.privacy.guarantee import MODEL_TERMS
 from randquant.training.config import TrainConfig
-from randquant.training.configured import sent
+from randquant.training.configured import describe_upload
 from randquant.training.records import RunRecord, RunSummary
 from randquant.training.runs.setup import stored_mechanism
 from randquant.training.runs.store import BASELINE, RunStore
@@ -91,8 +91,8 @@ def _other_guarantee(summary: RunSummary) -> list[str]:
 
 def _covered(summary: RunSummary, config: TrainConfig) -> str:
     whole = (
-        f"{sent(config, summary.dimension)} x {count(summary.participations, 'round')} of the "
-        "client with the most rounds"
+        f"{describe_upload(config, summary.dimension)} x {count(summary.participations, 'round')} "
+        "of the client with the most rounds"
     )
     # The figure of one coordinate is no guarantee of the run: it follows the run's, with its unit.
     certificate = _certificate(config)

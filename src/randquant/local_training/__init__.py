@@ -5,19 +5,19 @@ from typing import TYPE_CHECKING
 from randquant._internal.lazy_imports import lazily
 
 if TYPE_CHECKING:
-    from randquant.local_training.client import LIGHT_GROUP, Learner
+    from randquant.local_training.client import MAX_GROUP_CLIENTS_ON_CPU, Learner
     from randquant.local_training.curvature import small_step, step_length
-    from randquant.local_training.examples import StoredExamples, examples_of
+    from randquant.local_training.examples import StoredExamples, as_examples
     from randquant.local_training.local import Local
-    from randquant.local_training.problem import parts_of, problem_of
-    from randquant.local_training.raw_units import Standardized
+    from randquant.local_training.problem import make_problem, select_parts
     from randquant.local_training.standardize import (
         StandardizationQuery,
         Standardize,
         ask_statistics,
         plan_query,
     )
-    from randquant.local_training.together import KNOWN_ATTENTION
+    from randquant.local_training.standardized_model import Standardized
+    from randquant.local_training.vectorized import KNOWN_ATTENTION
     from randquant.local_training.work import Evaluation, Work
 
 lazily(__name__)

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from randquant._internal import validate
-from randquant.local_training.copies import Features, seeded
 from randquant.local_training.curvature import Gradients, gradients, length_along
+from randquant.local_training.dry_run import Loss, uniform_loss
 from randquant.local_training.local import LOCAL_EPOCHS
-from randquant.local_training.trial import Loss, guess_of
+from randquant.local_training.models import Features, seeded
 
 
 class FirstLoss(NamedTuple):
@@ -21,8 +21,8 @@ class FirstLoss(NamedTuple):
     Attributes:
         loss: the mean over the batch.
         relative: the same as a share of the loss of a model that gives all classes the same
-            probability; 1.0 where the loss is no cross entropy. Return it as the metric
-            `relative-loss`, from which clients that are right already shorten their updates. It
+            probability; 1.0 where the loss is not a cross entropy. Return it as the metric
+            `relative-loss`: clients whose model is right already shorten their updates by it. It
             stays on the client unless an offer names it among its numbers, in the same account.
     """
 
@@ -38,9 +38,9 @@ def local_steps(
 ) -> FirstLoss:
     """Train a model on one client's data, in steps as long as its own curvature asks for.
 
-    It is what `train` does with a client by default, for a training function of Flower or NVFlare:
-    it needs no learning rate, and no privacy, which is added to what is sent. The model is left in
-    the mode in which it was given.
+    For a training function of Flower or NVFlare, it does what `train` does with a client by
+    default. It needs no learning rate, and adds no noise: privacy comes from what is sent. The
+    model keeps its mode, training or evaluation.
 
     Args:
         model: trained in place, in its parameters that require a gradient.
@@ -69,27 +69,33 @@ def local_steps(
     epochs = validate.whole("epochs", epochs, low=1)
     weights = [each for each in model.parameters() if each.requires_grad]
     if not weights:
-        raise ValueError("Expected a model with parameters that require a gradient, got none.")
+        raise ValueError(
+            "Expected a model with parameters that require a gradient, got "
+            f"{sum(1 for _ in model.parameters())} parameters of which none does."
+        )
+    # Without a client's key: a device draws from its own generators.
     first: FirstLoss | None = None
     for _ in range(epochs):
         for features, targets in batches:
-            seed = int(torch.randint(2**31, ()))  # dropout draws the same for both outputs
+            # One seed for both: with another dropout mask, outputs would change by the mask too.
+            seed = int(torch.randint(2**31, ()))
             with seeded(seed, weights[0].device):
-                found = gradients(model, weights, (features, targets), loss)
-            held = [buffer.clone() for buffer in model.buffers()]
+                slope = gradients(model, weights, (features, targets), loss)
+            buffers = [buffer.clone() for buffer in model.buffers()]
             with seeded(seed, weights[0].device):
-                length = length_along(model, weights, (features, targets), loss, found)
+                length = length_along(model, weights, (features, targets), loss, slope)
             with torch.no_grad():
-                for buffer, before in zip(model.buffers(), held, strict=True):
-                    buffer.copy_(before)  # running statistics have seen this batch once
-                for weight, part in zip(weights, found.parts, strict=True):
+                # Running statistics shall count this batch once, though it was computed twice.
+                for buffer, before in zip(model.buffers(), buffers, strict=True):
+                    buffer.copy_(before)
+                for weight, part in zip(weights, slope.parts, strict=True):
                     weight -= length * part
-            first = first or _first_loss(found, loss)
+            first = first or _first_loss(slope, loss)
     if first is None:
-        raise ValueError("Expected batches of a client's data, got none.")
+        raise ValueError("Expected batches of a client's data, got 0 batches.")
     return first
 
 
-def _first_loss(found: Gradients, loss: Loss) -> FirstLoss:
-    value, guess = float(found.loss), guess_of(loss, [*found.output.shape, 1][1])
+def _first_loss(slope: Gradients, loss: Loss) -> FirstLoss:
+    value, guess = float(slope.loss), uniform_loss(loss, [*slope.output.shape, 1][1])
     return FirstLoss(value, 1.0 if guess is None else value / guess)

@@ -13,18 +13,20 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from randquant.local_training.copies import Features, called
-from randquant.local_training.trial import Loss
+from randquant.local_training.dry_run import Loss
+from randquant.local_training.models import Features, called
 
 DAMPING = 1e-3
-"""Curvature that is added to the loss's: no step is longer than a thousand gradients."""
+"""Curvature that is added to the loss's, so that no step is longer than 1000 gradients. Twice as
+much halves the steps on a flat loss; half as much doubles them."""
 
-NOTHING = 1e-36
-"""Squared norm of a gradient below which it is not followed: its step would overflow."""
+MIN_SQUARED_NORM = 1e-36
+"""Squared norm below which a gradient counts as zero: divisions by it would overflow float32."""
 
-NEARBY = 1e-3
-"""Length of the step by which a change of outputs is measured, beside that of the weights: large
-beside what rounding to float32 does, small beside what bends."""
+PROBE_STEP_LENGTH = 1e-3
+"""Length of the step that measures how outputs change, as a share of the weights' norm. Float32
+rounds to 1e-7 of the norm, so a much shorter step would measure rounding, and a much longer one
+the bend of the outputs instead of their slope."""
 
 
 def squares(parts: Iterable[Tensor]) -> Tensor:
@@ -34,7 +36,7 @@ def squares(parts: Iterable[Tensor]) -> Tensor:
 
 
 def small_step(square: Tensor, weights: Tensor) -> Tensor:
-    """Return how many gradients long a step is that shows how outputs change.
+    """Return the length, in gradients, of a step that shows how outputs change.
 
     Args:
         square: squared norm of the gradient.
@@ -44,19 +46,19 @@ def small_step(square: Tensor, weights: Tensor) -> Tensor:
         >>> small_step(torch.tensor(4.0), torch.tensor(100.0))
         tensor(0.0050)
     """
-    shortest = torch.where(square > NOTHING, square, 1.0)
-    return (NEARBY * torch.sqrt(weights.clamp_min(1) / shortest)).float()
+    shortest = torch.where(square > MIN_SQUARED_NORM, square, 1.0)
+    return (PROBE_STEP_LENGTH * torch.sqrt(weights.clamp_min(1) / shortest)).float()
 
 
 def step_length(square: Tensor, curvature: Tensor, loss: Tensor) -> Tensor:
-    """Return how many gradients long a step is: to the lowest point of the loss along it.
+    """Return a step's length, in gradients: it ends at the lowest point of the loss along it.
 
     Args:
         square: squared norm of the gradient g.
         curvature: g'Hg, with H the Gauss-Newton matrix: that of the loss if outputs were linear in
             the weights.
-        loss: the loss, which a step must not be expected to take below zero: a parabola that
-            stays above zero does not ask for a longer one.
+        loss: the loss before the step. It caps the length at 2 loss / |g|^2, where a parabola
+            whose lowest value is zero has that value.
 
     Returns:
         |g|^2 / (g'Hg + DAMPING |g|^2), at most 2 loss / |g|^2 if the loss is positive. Zero for a
@@ -67,14 +69,14 @@ def step_length(square: Tensor, curvature: Tensor, loss: Tensor) -> Tensor:
         tensor(0.4998)
     """
     exact, high = square.double(), loss.double()
-    # What is too bent for float32 is not followed.
-    bent = torch.where(curvature.isnan(), math.inf, curvature.double()).clamp_min(0)
-    length = exact / (bent + DAMPING * exact)
+    # A curvature beyond float32 gives a step of zero.
+    bounded = torch.where(curvature.isnan(), math.inf, curvature.double()).clamp_min(0)
+    length = exact / (bounded + DAMPING * exact)
     length = torch.where(high > 0, torch.minimum(length, 2 * high / exact), length)
-    return torch.where(exact > NOTHING, length, 0.0).float()
+    return torch.where(exact > MIN_SQUARED_NORM, length, 0.0).float()
 
 
-def along(loss: Loss, output: Tensor, targets: Tensor, change: Tensor) -> Tensor:
+def curvature_along(loss: Loss, output: Tensor, targets: Tensor, change: Tensor) -> Tensor:
     """Return the second derivative of a loss in its outputs, along a change of them.
 
     Args:
@@ -88,14 +90,16 @@ def along(loss: Loss, output: Tensor, targets: Tensor, change: Tensor) -> Tensor
 
     Example:
         >>> square = torch.nn.functional.mse_loss
-        >>> along(square, torch.zeros(2), torch.ones(2), torch.tensor([1.0, 3.0]))
+        >>> curvature_along(square, torch.zeros(2), torch.ones(2), torch.tensor([1.0, 3.0]))
         tensor(10.)
     """
     if loss is nn.functional.cross_entropy and output.ndim == 2 and targets.ndim == 1:
         weight = torch.full((1, len(output)), 1 / len(output), device=output.device)
-        return of_cross_entropy(output[None], change[None], weight)[0]
+        return cross_entropy_curvature(output[None], change[None], weight)[0]
+    # In the outputs alone: second derivatives in the weights would cost many passes.
     start = output.detach().requires_grad_()
     (slope,) = torch.autograd.grad(loss(start, targets), start, create_graph=True)
+    # A loss that is linear in the outputs has no second derivative.
     if not slope.requires_grad:
         return torch.zeros(())
     try:
@@ -106,7 +110,7 @@ def along(loss: Loss, output: Tensor, targets: Tensor, change: Tensor) -> Tensor
 
 
 class Gradients(NamedTuple):
-    """Of a batch: in the order of the weights; its mean loss, and the model's outputs."""
+    """A batch's gradients in the order of the weights, its mean loss, and the model's outputs."""
 
     parts: Sequence[Tensor]
     loss: Tensor
@@ -116,7 +120,7 @@ class Gradients(NamedTuple):
 def gradients(
     model: nn.Module, weights: Sequence[Tensor], batch: tuple[Features, Tensor], loss: Loss
 ) -> Gradients:
-    """Return a batch's gradients, its loss, and the outputs that they are of."""
+    """Compute a batch's gradients, mean loss and outputs; the model stays as it is."""
     features, targets = batch
     output = called(model, features)
     value = loss(output, targets)
@@ -131,47 +135,46 @@ def length_along(
     weights: Sequence[Tensor],
     batch: tuple[Features, Tensor],
     loss: Loss,
-    found: Gradients,
+    slope: Gradients,
 ) -> Tensor:
-    """Return how many gradients long a step is, by what a small one does to the outputs.
+    """Return a step's length, in gradients, from the change of outputs that a small step makes.
 
     Args:
         model: with these weights, which are moved and put back.
         weights: the trained ones.
         batch: features and targets.
         loss: the mean loss over a batch.
-        found: the gradients at these weights.
+        slope: the gradients at these weights.
     """
-    (features, targets), (parts, value, output) = batch, found
-    square, held = (squares([each[None] for each in of])[0] for of in (parts, weights))
-    near = small_step(square, held)
+    (features, targets), (parts, value, output) = batch, slope
+    square, norm = (squares([each[None] for each in vector])[0] for vector in (parts, weights))
+    small = small_step(square, norm)
     with torch.no_grad():
         start = [weight.clone() for weight in weights]
         for weight, part in zip(weights, parts, strict=True):
-            weight -= near * part
-        change = (output - called(model, features)) / near
+            weight -= small * part
+        change = (output - called(model, features)) / small
+        # Copied back: adding the step again would not restore every bit.
         for weight, before in zip(weights, start, strict=True):
             weight.copy_(before)
-    return step_length(square, along(loss, output, targets, change), value)
+    return step_length(square, curvature_along(loss, output, targets, change), value)
 
 
-def of_cross_entropy(logits: Tensor, change: Tensor, weight: Tensor) -> Tensor:
-    """Return each client's second derivative of its weighted cross entropies, by formula.
+def cross_entropy_curvature(logits: Tensor, change: Tensor, weight: Tensor) -> Tensor:
+    """Return the second derivative (n,) of each client's weighted cross entropy, by formula.
 
     Args:
         logits: (n, s, c), of n clients' s examples.
         change: of the logits, (n, s, c).
         weight: (n, s), each example's weight.
-
-    Returns:
-        (n,) numbers.
     """
+    # The variance of the change, with the softmax as the distribution over classes.
     share, exact = torch.softmax(logits, dim=-1).double(), change.double()
     mean = (share * exact).sum(-1, keepdim=True)
     spread = (share * (exact - mean).square()).sum(-1)
     return (spread * weight).sum(-1)
 
 
-def of_squares(change: Tensor, weight: Tensor) -> Tensor:
-    """Return the same of weighted means of squares, of outputs that change so, (n,) numbers."""
+def squared_error_curvature(change: Tensor, weight: Tensor) -> Tensor:
+    # (n,) from changes of outputs (n, s, c); the second derivative of a square is 2.
     return (2 * change.double().square().mean(-1) * weight).sum(-1)

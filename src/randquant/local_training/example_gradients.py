@@ -11,8 +11,8 @@ from randquant._internal import validate
 from randquant.channels.keys import Key
 from randquant.local_training.client import Learner
 from randquant.local_training.local import ONE_GRADIENT, Local
-from randquant.local_training.problem import problem_of
-from randquant.local_training.trial import Loss
+from randquant.local_training.problem import make_problem
+from randquant.local_training.dry_run import Loss
 from randquant.local_training.work import Work
 from randquant.privacy.accounting.release import check_examples
 
@@ -88,7 +88,7 @@ def example_update(
             "standardize or steps of a learning_rate: after a step each gradient depends on all "
             "examples, so leave them out."
         )
-    problem = problem_of(
+    problem = make_problem(
         model, [data], loss=loss, parts=local.parts, frozen=local.frozen,
         buffers=local.buffers, columns=local.columns, public=local.public,
     )  # fmt: skip

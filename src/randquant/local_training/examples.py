@@ -1,4 +1,4 @@
-"""Examples as people have them: tensors or arrays in memory, or a Dataset read item by item."""
+"""Examples in the forms that users have: tensors, arrays or tables in memory, or a Dataset."""
 
 from __future__ import annotations
 
@@ -11,17 +11,24 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
-from randquant.local_training.copies import Features, described, of_each, seed_cpu, seeded, tensors
-from randquant.statistics.records import columns_of
+from randquant.local_training.models import (
+    Features,
+    described,
+    map_tensors,
+    seed_cpu,
+    seeded,
+    tensors,
+)
+from randquant.statistics.records import read_columns
 
-TARGETS = ("label", "labels", "target", "targets", "y")
-"""Names of a column that are understood as the targets."""
+TARGET_COLUMN_NAMES = ("label", "labels", "target", "targets", "y")
+"""Column names that mean the targets."""
 
-FEATURES = ("image", "images", "img", "features", "feature", "inputs", "input", "x")
-"""Names of a column that are understood as the features if there are more than two columns."""
+FEATURE_COLUMN_NAMES = ("image", "images", "img", "features", "feature", "inputs", "input", "x")
+"""Column names that mean the features, if there are more than two columns."""
 
 Columns = tuple[str | Sequence[str], str]
-"""Names of the features' column, or of several by which a model takes them, and the targets'."""
+"""Name of the features' column, or names of several inputs of the model; name of the targets'."""
 
 FORMS = (
     "a tuple (features, targets) of tensors or arrays, a torch Dataset of such pairs, or columns "
@@ -36,9 +43,9 @@ class Examples(Protocol):
     def __len__(self) -> int: ...
 
     def take(self, places: np.ndarray, seed: int = 0) -> tuple[Features, Tensor]:
-        """Features (k, *shape) and targets (k, …) of the examples at these places, (k,) int64.
+        """Return features (k, *shape) and targets (k, …) of the examples at `places`, (k,) int64.
 
-        What reading an example draws from global generators follows from the seed and its place.
+        Random numbers drawn while an example is read follow from the seed and its place alone.
         """
         ...
 
@@ -60,8 +67,9 @@ class StoredExamples:
 
     def take(self, places: np.ndarray, seed: int = 0) -> tuple[Features, Tensor]:
         """See `Examples`."""
+        # Without the seed: reading from memory draws nothing.
         index = torch.from_numpy(places)
-        return of_each(lambda tensor: tensor[index], self.features), self.targets[index]
+        return map_tensors(lambda tensor: tensor[index], self.features), self.targets[index]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,13 +94,15 @@ class ReadExamples:
         features, targets = zip(*pairs, strict=True)
         kinds = [[each.dtype for each in (*tensors(x), y)] for x, y in pairs]
         for kind in kinds:
-            if len(kind) == len(kinds[0]) and kind != kinds[0]:  # torch.stack would convert others
+            # torch.stack would convert all to a common type, which one example would decide.
+            if len(kind) == len(kinds[0]) and kind != kinds[0]:
                 raise ValueError(
                     f"Expected examples of one dtype, got {kinds[0]} and {kind}: convert them when "
                     "they are read."
                 )
+        # torch.stack refuses examples of different shapes; its message does not name the shapes.
         try:
-            joined = of_each(lambda *parts: torch.stack(parts), *features)
+            joined = map_tensors(lambda *parts: torch.stack(parts), *features)
             return joined, torch.stack(targets)
         except (RuntimeError, ValueError, TypeError, KeyError) as error:
             shapes = {described(each, lambda tensor: f"{tuple(tensor.shape)}") for each in features}
@@ -102,10 +112,11 @@ class ReadExamples:
             ) from error
 
     def _pair(self, place: int, seed: int) -> tuple[Features, Tensor]:
-        seed_cpu((seed + place) % 2**63)  # what one example draws changes no other
+        # For each example: the numbers that one draws must not change the others.
+        seed_cpu((seed + place) % 2**63)
         item = self.source[place]
         if self.columns is not None:
-            item = _picked(item, self.columns)
+            item = _select_columns(item, self.columns)
         if not isinstance(item, tuple | list) or len(item) != 2:
             raise TypeError(
                 f"Expected examples (features, target), got {_kind(item)} as example {place}: "
@@ -114,33 +125,33 @@ class ReadExamples:
         return as_features(item[0]), as_targets(item[1])
 
 
-def examples_of(data: Any, columns: Columns | None = None, classes: bool = True) -> Examples:
+def as_examples(data: Any, columns: Columns | None = None, classes: bool = True) -> Examples:
     """Convert one client's data to tensors.
 
     Args:
         data: a tuple (features, targets) of tensors or arrays, n >= 1 rows each; a map-style torch
             Dataset of pairs; a table of pandas, polars or arrow, whose columns of features are
-            put side by side, (n, columns) float32; or columns: a mapping of arrays, or a Hugging
-            Face `Dataset`, such as
-            flwr-datasets' partitions are. Features that are a tuple of tensors or arrays, or a dict
-            of them, are several inputs: the model is called by `model(*features)` or
+            joined to (n, columns) float32; or columns: a mapping of arrays, or a Hugging Face
+            `Dataset`, such as a partition of flwr-datasets. A tuple or dict of tensors or arrays as
+            features is several inputs: the model is called by `model(*features)` or
             `model(**features)`. A list is rows.
         columns: names of the features' and the targets' column, where they have names. By default
-            the targets' is one of TARGETS, and the features' the only other one or one of FEATURES.
-            Several names of features give a dict of these columns, unless they are a table's.
-        classes: whether the targets of a table are numbers of classes, int64, or else float32. A
-            column has one type for all clients of a table, and one client's fraction decides it:
-            so the type follows from the loss.
+            the targets' name is in TARGET_COLUMN_NAMES, and the features' is the only other one, or
+            in FEATURE_COLUMN_NAMES. Several names give a dict of features, except for a table.
+        classes: convert the targets of a table to class numbers, int64, or else to float32. The
+            type follows from the loss, not from the data: a single fraction in one client's rows
+            makes a whole column of a table floats, and would change the type for all clients.
 
     Returns:
-        Floating-point numbers as float32 and integers as int64, on the CPU. Tensors and arrays are
-        held in memory; everything else is read when it is needed.
+        Floating-point numbers as float32 and integers as int64, on the CPU. Tensors, arrays and
+        tables stay in memory; everything else is read when it is needed.
 
     Raises:
         TypeError: the data are in another form, or of another kind than numbers.
         ValueError: there are no examples, or features and targets differ in length; or features
-            are uint8, as pixels that nobody scaled are.
+            are uint8, as unscaled pixels are.
     """
+    # A stream has no places, from which a client's batches could be drawn with its key.
     if isinstance(data, DataLoader | IterableDataset):
         raise TypeError(
             f"Expected a Dataset that is read by index, got {_kind(data)}: give the DataLoader's "
@@ -148,51 +159,55 @@ def examples_of(data: Any, columns: Columns | None = None, classes: bool = True)
         )
     data = _in_memory(data)
     if is_table(data):
-        return _of_table(columns_of(data, "the table"), columns, classes)
+        return _table_examples(read_columns(data, "the table"), columns, classes)
     if isinstance(data, Mapping):
-        data = _picked(data, _columns(list(data), columns))
+        data = _select_columns(data, _choose_columns(list(data), columns))
     if isinstance(data, tuple):
         return _stored(data)
     if not (hasattr(data, "__getitem__") and hasattr(data, "__len__")) or _is_array(data):
         raise TypeError(f"Expected {FORMS}, got {_kind(data)}.")
     names = getattr(data, "column_names", None)
+    # Before the first item is read, which an empty data set does not have.
     if not len(data):
         raise ValueError("Expected at least one example, got 0: leave it out.")
     if names is None and isinstance(data[0], Mapping):
         names = list(data[0])
-    return ReadExamples(data, None if names is None else _columns(list(names), columns))
+    return ReadExamples(data, None if names is None else _choose_columns(list(names), columns))
 
 
 def as_features(value: Any) -> Features:
     """Return features as float32 or int64 tensors on the CPU, or refuse."""
     if isinstance(value, Mapping):
+        # Sorted: clients may have the same names in another order.
         value = {str(name): value[name] for name in sorted(value)}
     elif not isinstance(value, tuple) or not all(map(_is_array, value)):
         return _feature(value)
     if not value:
         raise ValueError(f"Expected features, got an empty {type(value).__name__}: give a tensor.")
-    return of_each(_feature, value)
+    return map_tensors(_feature, value)
 
 
 def as_targets(value: Any) -> Tensor:
-    """Return targets as a float32 or int64 tensor on the CPU, or refuse."""
     return _ready(_tensor(value, "targets"))
 
 
 def is_table(value: Any) -> bool:
-    """Whether it is a table of pandas, polars or arrow, in memory."""
-    named = isinstance(value, Dataset) or isinstance(getattr(value, "columns", None), Mapping)
-    return hasattr(type(value), "__len__") and hasattr(value, "columns") and not named
+    """Return whether a value is a table of pandas, polars or arrow, in memory."""
+    # Data sets, and mappings of columns, have other rules.
+    other = isinstance(value, Dataset) or isinstance(getattr(value, "columns", None), Mapping)
+    return hasattr(type(value), "__len__") and hasattr(value, "columns") and not other
 
 
-def _of_table(
+def _table_examples(
     table: Mapping[str, np.ndarray], columns: Columns | None, classes: bool
 ) -> StoredExamples:
-    names, target = _columns(list(table), columns)
+    names, target = _choose_columns(list(table), columns)
     features = [_numbers(table, name) for name in ([names] if isinstance(names, str) else names)]
-    # Through float64, as a column comes that holds one fraction: who has it changes no other's.
+    # All through float64: a single fraction makes a column float64, and the owner of that fraction
+    # must not change how others' integers are rounded.
     side_by_side = np.stack([each.astype(np.float64) for each in features], axis=1)
     targets = _numbers(table, target).astype(np.float64)
+    # A fraction would be cut to an integer silently.
     if classes and np.any(wrong := targets != np.floor(targets)):
         raise ValueError(
             f"Expected numbers of classes in column {target}, got {targets[wrong][0]}: number them "
@@ -203,7 +218,7 @@ def _of_table(
 
 def _numbers(table: Mapping[str, np.ndarray], name: str) -> np.ndarray:
     column = table[name]
-    if column.dtype == object:  # as nullable columns come
+    if column.dtype == object:  # a nullable column
         column = np.array([*column.tolist()])
     if column.dtype.kind not in "fiu":
         raise TypeError(
@@ -215,16 +230,17 @@ def _numbers(table: Mapping[str, np.ndarray], name: str) -> np.ndarray:
 
 def _feature(value: Any) -> Tensor:
     tensor = _tensor(value, "features")
+    # Unscaled pixels as float32 would train, badly and without an error.
     if tensor.dtype == torch.uint8:
         raise ValueError(
-            "Expected features in float32, got uint8, as pixels come: divide them by 255 and "
-            "convert them to float32."
+            "Expected features in float32, got uint8, the type of unscaled pixels: divide them by "
+            "255 and convert them to float32."
         )
     return _ready(tensor)
 
 
 def _in_memory(data: Any) -> Any:
-    """The tensors of a TensorDataset, or of a Subset of one as random_split gives it."""
+    # The tensors of a TensorDataset, or of a Subset of one, which random_split returns.
     if isinstance(data, TensorDataset):
         return data.tensors
     if isinstance(data, Subset):
@@ -238,6 +254,7 @@ def _in_memory(data: Any) -> Any:
 def _stored(data: tuple) -> StoredExamples:
     if len(data) != 2:
         raise TypeError(f"Expected {FORMS}, got a tuple of {len(data)}.")
+    # Checked once here, so that no step checks shapes again.
     examples = StoredExamples(as_features(data[0]), as_targets(data[1]))
     inputs = tensors(examples.features)
     if not all(tensor.ndim for tensor in (*inputs, examples.targets)):
@@ -256,20 +273,22 @@ def _stored(data: tuple) -> StoredExamples:
     return examples
 
 
-def _columns(names: list[str], columns: Columns | None) -> Columns:
-    """The features' and the targets' column among these."""
+def _choose_columns(names: list[str], columns: Columns | None) -> Columns:
     listed = ", ".join(map(str, names))
     if columns is not None:
-        given = [name for each in columns for name in ([each] if isinstance(each, str) else each)]
-        if len(columns) != 2 or len(given) < 2 or not set(given) <= set(names):
+        wanted = [name for each in columns for name in ([each] if isinstance(each, str) else each)]
+        if len(columns) != 2 or len(wanted) < 2 or not set(wanted) <= set(names):
             raise ValueError(
-                f"Expected two columns among {listed}, got {', '.join(given)}: of several inputs "
+                f"Expected two columns among {listed}, got {', '.join(wanted)}: for several inputs "
                 'give columns=(("ids", "mask"), "label").'
             )
         return columns[0], columns[1]
-    targets = [name for name in names if name in TARGETS]
+    # Only where there is no doubt: two candidates for the targets are refused.
+    targets = [name for name in names if name in TARGET_COLUMN_NAMES]
     others = [name for name in names if name not in targets]
-    features = others if len(others) == 1 else [name for name in others if name in FEATURES]
+    features = (
+        others if len(others) == 1 else [name for name in others if name in FEATURE_COLUMN_NAMES]
+    )
     if len(targets) != 1 or len(features) != 1:
         raise ValueError(
             f"Expected one column of features and one of targets, got columns {listed}: say "
@@ -278,14 +297,15 @@ def _columns(names: list[str], columns: Columns | None) -> Columns:
     return features[0], targets[0]
 
 
-def _picked(item: Any, columns: Columns) -> tuple[Any, Any]:
-    """Features and targets among columns; several columns of features as a dict."""
+def _select_columns(item: Any, columns: Columns) -> tuple[Any, Any]:
     names, target = columns
-    several = None if isinstance(names, str) else {name: item[name] for name in names}
-    return item[names] if several is None else several, item[target]
+    if isinstance(names, str):
+        return item[names], item[target]
+    return {name: item[name] for name in names}, item[target]
 
 
 def _tensor(value: Any, what: str) -> Tensor:
+    # By the module's name, because PIL may not be installed.
     if type(value).__module__.partition(".")[0] == "PIL":
         raise TypeError(
             "Expected features as numbers, got a PIL image: convert images when they are read, "
@@ -308,7 +328,8 @@ def _tensor(value: Any, what: str) -> Tensor:
         raise TypeError(f"Expected dense {what}, got {_kind(value)}: call .toarray().")
     if np.ma.is_masked(value):
         raise ValueError(
-            f"Expected {what} without masked values, got some: fill them, or leave those out."
+            f"Expected {what} without masked values, got {np.ma.count_masked(value)}: fill them, "
+            "or leave those examples out."
         )
     try:
         array = np.asarray(value)
@@ -318,8 +339,13 @@ def _tensor(value: Any, what: str) -> Tensor:
             "of a model are a tuple (a, b) of tensors or arrays, not a list."
         ) from error
     if array.dtype.kind not in "fiub":
-        way = "number labels from 0 by one list for all clients" if what == "targets" else "convert"
-        raise TypeError(f"Expected {what} as numbers, got {_kind(value)} of {array.dtype}: {way}.")
+        remedy = "convert them"
+        if what == "targets":
+            remedy = "number labels from 0 by one list for all clients"
+        raise TypeError(
+            f"Expected {what} as numbers, got {_kind(value)} of {array.dtype}: {remedy}."
+        )
+    # torch takes no foreign byte order and no negative strides, and warns of read-only arrays.
     if not array.dtype.isnative or not array.flags.writeable or any(s < 0 for s in array.strides):
         array = array.astype(array.dtype.newbyteorder("="), copy=True)
     return torch.from_numpy(array)
@@ -330,6 +356,7 @@ def _ready(tensor: Tensor) -> Tensor:
         raise TypeError(
             f"Expected real numbers, got {tensor.dtype}: convert them to float32 or int64."
         )
+    # Two types only, so that a client with float64 has the same features as one with float32.
     return tensor.to(torch.float32 if tensor.is_floating_point() else torch.int64).contiguous()
 
 

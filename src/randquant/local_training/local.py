@@ -1,4 +1,4 @@
-"""What a client computes in a round, as a user says it."""
+"""Settings of a client's work in a round."""
 
 from __future__ import annotations
 
@@ -14,61 +14,61 @@ from randquant.local_training.standardize import Standardize
 from randquant.local_training.work import Work
 
 Buffers = Literal["refuse", "frozen", "server"]
-"""What is done about layers that keep running statistics, see `problem_of`."""
+"""How layers that keep running statistics are treated, see `make_problem`."""
 
-BUFFERS: tuple[Buffers, ...] = ("refuse", "frozen", "server")
+BUFFER_CHOICES: tuple[Buffers, ...] = ("refuse", "frozen", "server")
 
 LOCAL_EPOCHS = 5
-"""Passes over a client's data in a round, unless one gradient is sent."""
+"""Default passes over a client's data in a round, unless one gradient is sent."""
 
 Rate = Annotated[float, Meta(ge=0, le=1e30)] | Literal["auto"]
 
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """What a client computes in a round, of which parts of the model, and where.
+    """Settings of a client's work in a round: its steps, the trained parts, and the device.
 
     Attributes:
         epochs: passes over a client's data in a round; by default 5, or 1 for a gradient.
         batch: samples of a local step; by default all of a client's.
         learning_rate: step size of local SGD; 0 to send one gradient instead of a model difference,
-            which is the default where examples are protected; auto, else the default, for steps as
-            long as the curvature of the client's own loss asks for. Then updates are not cut but
-            scaled to clip_norm, long ones and short ones, where it bounds their L2 norm.
+            which is the default where examples are protected; otherwise the default is auto, which
+            computes each step's length from the curvature of the client's own loss. Where clip_norm
+            bounds the L2 norm, auto scales every update, long or short, to clip_norm.
         parts: patterns of the names of the parameters that are trained; by default all.
         frozen: patterns of the names of the parameters that are not trained.
-        buffers: what becomes of running statistics, such as BatchNorm's: the model is refused, they
-            stay frozen, or the server computes them on public examples.
+        buffers: how running statistics, such as BatchNorm's, are treated: the model is refused,
+            they stay frozen, or the server computes them on public examples.
         public: for buffers="server": examples that no client holds.
         columns: names of the features' column, or several columns, and of the targets'.
         device: where updates are computed: cpu, cuda or cuda:NUMBER, or such a torch.device.
         threads: threads to simulate clients on; rounding depends on them.
         together: compute several clients, or several examples that are clipped, in one vectorised
-            pass, or one by one; rounding depends on it. By default together where that is right
-            by the model's operations, and faster.
-        standardize: bring features, and a regression's targets, to mean 0 and deviation 1, by
-            figures that the run asks its clients for; by default they stay as they are.
+            pass, or one by one; rounding depends on it. By default together where the model's
+            operations allow it and it is faster.
+        standardize: bring features, and a regression's targets, to mean 0 and deviation 1, which
+            the run asks its clients for; by default they stay as they are.
 
     Clients are computed together by default if all of this holds:
 
-    - Each operation that the model applies to examples treats each by itself. `row_wise.py` has a
-      table of them: linear layers, convolutions, pooling, embeddings, attention, norms over an
-      example, activations, arithmetic, and reshaping, reductions and joins that leave the examples
-      apart. The model runs once on zeros to see which it applies, whatever its layers are called.
+    - Each operation that the model applies treats every example by itself. `row_wise.py` has a
+      table of such operations: linear layers, convolutions, pooling, embeddings, attention, norms
+      over an example, activations, arithmetic, and reshaping, reductions and joins that keep the
+      examples apart. The model runs on zeros to see which operations it applies.
     - The loss is cross_entropy, mse_loss, l1_loss, smooth_l1_loss, huber_loss or
       binary_cross_entropy_with_logits, with its defaults.
-    - Training draws no random numbers, the model has no hooks, all data are in memory, and it shows
-      who takes part in a round.
+    - Training draws no random numbers, the model has no hooks, all data are in memory, and it is
+      visible who takes part in a round.
     - A step has little arithmetic, or is one linear layer's, or on a GPU.
 
-    With together=True the last of them does not count, and a user stands for an operation that is
-    not in the table and for a loss of one's own: each example's must depend on that example alone,
-    and the loss be the mean of the examples'. Even where this is wrong, the vectorised pass
-    (`torch.func.vmap`) keeps clients apart and refuses what depends on numbers; an index beyond a
-    table of embeddings is refused as its client's, and so is a module or a loss whose attributes
-    keep something of a call. What a function or a global variable keeps is not seen. What is known
-    to be wrong is refused before the first round. `Learner.together` says what was decided, and
-    `Learner.obstacle` why not.
+    With together=True the last condition does not count, and the user vouches for operations that
+    are not in the table and for a loss of one's own: each example's result must depend on that
+    example alone, and the loss must be the mean over examples. Even where this is wrong, the
+    vectorised pass (`torch.func.vmap`) keeps clients apart and refuses branches on numbers. It also
+    refuses, and names the client of, an index beyond a table of embeddings; and a module or a loss
+    that stores something in its attributes during a call. Values that functions or global variables
+    store are not seen. Models known to be wrong are refused before the first round.
+    `Learner.together` says what was decided, and `Learner.obstacle` the reason if not together.
 
     Raises:
         TypeError, ValueError: a setting is of the wrong kind or out of bounds.
@@ -92,8 +92,8 @@ class Local:
     standardize: Standardize | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "standardize", Standardize.of(self.standardize))
-        # A torch.device, in a module that those without torch import.
+        object.__setattr__(self, "standardize", Standardize.read(self.standardize))
+        # It may be a torch.device, but users without torch import this module.
         object.__setattr__(self, "device", str(self.device))
         for name in ("parts", "frozen"):
             patterns: Any = getattr(self, name)
@@ -104,13 +104,14 @@ class Local:
 
     @property
     def is_gradient(self) -> bool:
-        """Whether one gradient is sent, once it is `complete`."""
+        # Only of settings that are `complete`: before, None may still become auto.
         return not self.learning_rate
 
     def complete(self, unit: str) -> Local:
-        """The same with the defaults of what is protected, a `client` or an `example`."""
+        """Fill in the defaults for the protected unit, a `client` or an `example`."""
         rate: float | Literal["auto"] | None = self.learning_rate
         if rate is None:
+            # Local steps would mix examples, and clipping single ones would bound nothing.
             rate = "auto" if unit == "client" else 0.0
         epochs = self.epochs
         if epochs is None:
@@ -118,7 +119,8 @@ class Local:
         return replace(self, learning_rate=rate, epochs=epochs)
 
     def work(self, example_norm: float | None = None) -> Work:
-        """What a `Learner` is told, with the threshold of single examples' gradients."""
+        """Return the work of a `Learner`, with the threshold of single examples' gradients."""
+        # Users write 0 for a single gradient, `Work` writes None.
         rate = self.learning_rate or None
         return Work(self.batch, self.epochs or 1, rate, example_norm, self.together)
 

@@ -1,4 +1,4 @@
-"""What is trained and on whose data, with every check that this allows before a run begins."""
+"""The model, the clients' data and the loss, with every check that is possible before a run."""
 
 from __future__ import annotations
 
@@ -14,26 +14,31 @@ import torch
 from torch import Tensor, nn
 
 from randquant._internal import patterns, validate
+from randquant.local_training.batch_norm import ServerStatistics
 from randquant.local_training.clients import (
     ClientSet,
     check_alike,
     check_finite,
     check_public,
     client_set,
-    named,
+    error_context,
 )
-from randquant.local_training.copies import copied, in_float32, seeded, stored
-from randquant.local_training.examples import Columns, Examples, StoredExamples, examples_of
-from randquant.local_training.local import BUFFERS, Buffers
-from randquant.local_training.statistics import ServerStatistics
-from randquant.local_training.trial import (
+from randquant.local_training.dry_run import (
+    DryRun,
     Loss,
-    Trial,
     check_labels,
-    guess_of,
     is_binary,
+    perform_dry_run,
     takes_classes,
-    tried,
+    uniform_loss,
+)
+from randquant.local_training.examples import Columns, Examples, StoredExamples, as_examples
+from randquant.local_training.local import BUFFER_CHOICES, Buffers
+from randquant.local_training.models import (
+    copied,
+    in_float32,
+    parameters_and_buffers,
+    seeded,
 )
 
 
@@ -42,17 +47,18 @@ class Problem:
     """A model, its clients' data and its loss; nothing in it changes.
 
     Attributes:
-        model: a copy with the initial weights, on the CPU, in which training computes.
+        model: a copy with the initial weights, on the CPU, in the type that training computes in.
         clients: all clients' data.
         loss: the mean loss over a batch.
         test: examples that the model is evaluated on; None for no evaluation.
-        types: of the parameters and buffers as they were given, see `in_float32`.
+        types: the original types of the parameters and buffers, see `in_float32`.
         parts: names of the parameters that are trained, sent and counted, in the model's order.
-        buffers: what is done about running statistics.
-        trial: what a trial run of the model and the loss showed.
-        statistics: public examples that the server computes these layers' statistics on; None to
+        buffers: how running statistics are treated.
+        dry_run: properties that a dry run of the model and the loss has shown.
+        statistics: public examples on which the server computes running statistics; None to
             leave them as they are.
-        raw: from what the model gives to what is compared with test targets; None if it is that.
+        raw: from the model's outputs to predictions in units of the test targets; None if both are
+            the same.
     """
 
     model: nn.Module
@@ -61,39 +67,36 @@ class Problem:
     test: Examples | None
     parts: tuple[str, ...]
     types: tuple[torch.dtype, ...]
-    trial: Trial
+    dry_run: DryRun
     buffers: Buffers = "refuse"
     statistics: Examples | None = None
     raw: Callable[[Any], Any] | None = None
 
     @property
     def dimension(self) -> int:
-        """Coordinates of an update: the trained parameters' numbers."""
         return sum(map(math.prod, self.shapes))
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
-        """Of the trained parameters, in the model's order."""
+        """Shapes of the trained parameters, in the model's order."""
         parameters = dict(self.model.named_parameters())
         return [tuple(parameters[name].shape) for name in self.parts]
 
     @property
     def labels(self) -> int | None:
-        """How many labels the loss takes, from 0; None if it takes others than class numbers."""
-        return self.trial.classes if self.loss is nn.functional.cross_entropy else None
+        # Only of cross_entropy is it known that it takes labels from 0 to classes - 1.
+        return self.dry_run.classes if self.loss is nn.functional.cross_entropy else None
 
     @property
-    def guess(self) -> float | None:
-        """The loss of a classifier whose outputs are all equal; None for other tasks and losses."""
-        return guess_of(self.loss, self.trial.classes or self.trial.outputs)
+    def uniform_loss(self) -> float | None:
+        return uniform_loss(self.loss, self.dry_run.classes or self.dry_run.outputs)
 
     @property
     def binary(self) -> bool:
-        """Whether outputs are binary logits."""
         return is_binary(self.loss)
 
     def starting_at(self, weights: np.ndarray) -> Problem:
-        """The same from other initial weights of what is trained, (d,) float32."""
+        """Return the problem with other initial weights (d,) float32 of the trained parameters."""
         model, sizes = copied(self.model), [math.prod(shape) for shape in self.shapes]
         parameters = dict(model.named_parameters())
         with torch.no_grad():
@@ -103,29 +106,30 @@ class Problem:
 
     @property
     def digest(self) -> str:
-        """Hexadecimal SHA-256 of what is public: model, initial weights, parts, loss, names.
+        """Hexadecimal SHA-256 of public facts: model, initial weights, parts, loss, names.
 
-        No example enters it, nor how many a client has: whoever reads a record with a hash of
-        private data can test guesses of the data.
+        No example enters it, nor a client's number of examples: with a hash of private data,
+        a reader of the record could test guesses of the data.
         """
-        found = hashlib.sha256()
+        digest = hashlib.sha256()
         facts = (
             self.parts,
             self.buffers,
-            _called(self.loss),
+            _loss_name(self.loss),
             self.clients.names,
-            self.trial.classes,
+            self.dry_run.classes,
         )
-        found.update(repr(facts).encode())
-        found.update(without_addresses(self.model).encode())
+        digest.update(repr(facts).encode())
+        # Layers and their options, which the state dict does not show.
+        digest.update(without_addresses(self.model).encode())
         for name, tensor in self.model.state_dict().items():
-            found.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
-            found.update(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy())
-        return found.hexdigest()
+            digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+            digest.update(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy())
+        return digest.hexdigest()
 
 
 def without_addresses(thing: object) -> str:
-    """The repr of a thing without addresses in memory, which other processes have elsewhere.
+    """Return the repr of a thing without addresses in memory, which differ between processes.
 
     Example:
         >>> without_addresses(object())
@@ -134,7 +138,7 @@ def without_addresses(thing: object) -> str:
     return re.sub(r" at 0x[0-9A-Fa-f]+", "", repr(thing))
 
 
-def problem_of(
+def make_problem(
     model: nn.Module,
     clients: Any,
     *,
@@ -151,39 +155,41 @@ def problem_of(
     Args:
         model: any module that maps a batch of features to one tensor, or to an object with
             `logits`. It is copied; one of float64 or bfloat16 throughout is trained in float32.
-        clients: a mapping or sequence of clients' data, see `examples_of` for their forms.
+        clients: a mapping or sequence of clients' data, see `as_examples` for their forms.
         loss: from (output, targets) to the mean loss over a batch.
         test: examples to evaluate the model on, in the same forms.
         parts: patterns such as `head.*`: parameters whose names match one are trained, sent and
             counted; None for all. Those with requires_grad=False are left out, tied ones are
             counted once.
         frozen: patterns of parameters that are left out.
-        buffers: what to do about layers that keep running statistics of clients' data, as BatchNorm
+        buffers: how to treat layers that keep running statistics of clients' data, as BatchNorm
             does: `refuse` the model; or keep the statistics `frozen` as they are; or let the
-            `server` compute them anew on public examples, at the weights of each round. Clients
-            then normalise with what they are given, and no statistics of theirs go anywhere.
+            `server` compute them again on public examples, at the weights of each round. Clients
+            then normalise with the statistics that they receive, and send none of their own.
         columns: names of the features' and the targets' column, where they have names.
         public: for `server`: two or more examples that no client holds, in the same forms; or
             their features alone, a tensor or array.
 
     Guarantees:
         Nothing but the parameters in `parts` is changed by training, or sent.
-        No client's examples, nor how many they are, have an influence on what another client
-        computes, in any bit: whatever decides how clients are computed follows from the model, the
-        settings and the shape of an example, which all have in common. (Buffers are checked; a
-        module must not keep data of one call for the next in any other way.)
+        No client's examples, nor their number, influence any bit that another client computes:
+        how clients are computed follows from the model, the settings and the shape of an example,
+        which all clients have in common. (Buffers are checked; a module must not keep data of one
+        call for the next in any other way.)
 
     Raises:
         TypeError: an argument is of another kind.
-        ValueError: nothing can be trained with these; the client is named where it is one's data.
+        ValueError: nothing can be trained with these; an error in a client's data names the client.
     """
     with seeded(0):  # data sets may draw random numbers when they are read
         classes = takes_classes(loss)
-        everyone = client_set(clients, columns, classes)
-        tested = None if test is None else evaluated_on(test, everyone, columns, classes)
-        shown = None if public is None else public_examples_of(public, everyone, columns)
+        every_client = client_set(clients, columns, classes)
+        if test is not None:
+            test = as_test_examples(test, every_client, columns, classes)
+        if public is not None:
+            public = as_public_examples(public, every_client, columns)
     return checked_problem(
-        model, everyone, loss, tested, parts=parts, frozen=frozen, buffers=buffers, public=shown
+        model, every_client, loss, test, parts=parts, frozen=frozen, buffers=buffers, public=public
     )
 
 
@@ -198,19 +204,20 @@ def checked_problem(
     buffers: Buffers = "refuse",
     public: Examples | None = None,
 ) -> Problem:
-    """Like `problem_of`, with data that are known already.
+    """Check a problem whose data are converted already, see `make_problem`.
 
     Args:
-        model, loss, parts, frozen, buffers: as for `problem_of`.
+        model, loss, parts, frozen, buffers: as for `make_problem`.
         clients: all clients' data.
         test: examples to evaluate on.
         public: public examples for `buffers="server"`.
     """
     if not isinstance(model, nn.Module):
-        got = f"a {type(model).__name__}"
+        kind = f"a {type(model).__name__}"
         if isinstance(model, type):
-            got = f"the class {model.__name__}: give {model.__name__}(…)"
-        raise TypeError(f"Expected model to be a torch nn.Module, got {got}.")
+            kind = f"the class {model.__name__}: give {model.__name__}(…)"
+        raise TypeError(f"Expected model to be a torch nn.Module, got {kind}.")
+    # A class is callable, but a call with outputs and targets would make an object of it.
     if isinstance(loss, type):
         name = loss.__name__
         raise TypeError(f"Expected loss to be a function, got the class {name}: give {name}().")
@@ -219,31 +226,34 @@ def checked_problem(
             f"Expected loss to be a function, got {validate.shown(loss)}: give one of "
             "torch.nn.functional, such as cross_entropy, or your own."
         )
-    validate.choice("buffers", buffers, BUFFERS)
+    validate.choice("buffers", buffers, BUFFER_CHOICES)
+    # Public examples without this setting would be ignored silently.
     if (public is None) == (buffers == "server"):
         raise ValueError(
             "Expected public examples with buffers='server', and only then: the server computes "
             "running statistics on them."
         )
-    names = parts_of(model, parts, frozen)
-    types = tuple(tensor.dtype for tensor in stored(model))
-    own, loss = in_float32(copied(model).cpu()), _plain(loss)
-    trial = tried(own, names, clients, loss, buffers)
+    names = select_parts(model, parts, frozen)
+    types = tuple(tensor.dtype for tensor in parameters_and_buffers(model))
+    # On the CPU: a device is the learner's choice, and the digest must not depend on it.
+    trained, loss = in_float32(copied(model).cpu()), _as_function(loss)
+    outcome = perform_dry_run(trained, names, clients, loss, buffers)
+    # Tried now, so that public examples that the model does not take fail before the run.
     if public is not None:
-        ServerStatistics(copied(own), public, torch.device("cpu")).refresh()
-    problem = Problem(own, clients, loss, test, names, types, trial, buffers, public)
+        ServerStatistics(copied(trained), public, torch.device("cpu")).refresh()
+    problem = Problem(trained, clients, loss, test, names, types, outcome, buffers, public)
     _check_labels(problem)
     return problem
 
 
-def parts_of(
+def select_parts(
     model: nn.Module, parts: Sequence[str] | None = None, frozen: Sequence[str] | None = None
 ) -> tuple[str, ...]:
-    """Names of the parameters to train, in the model's order.
+    """Return the names of the parameters to train, in the model's order.
 
     Args:
         model: the model.
-        parts, frozen: patterns as for `problem_of`. A pattern may match any name of a tied
+        parts, frozen: patterns as for `make_problem`. A pattern may match any name of a tied
             parameter.
 
     Raises:
@@ -252,10 +262,11 @@ def parts_of(
 
     Example:
         >>> model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
-        >>> parts_of(model, parts=("2.*",))
+        >>> select_parts(model, parts=("2.*",))
         ('2.weight', '2.bias')
     """
     aliases: dict[int, list[str]] = {}
+    # A tied parameter has several names: it is trained once, and any of them selects it.
     for name, parameter in model.named_parameters(remove_duplicate=False):
         aliases.setdefault(id(parameter), []).append(name)
     if not aliases:
@@ -268,10 +279,10 @@ def parts_of(
     unwanted = patterns.checked("frozen", frozen, every, "parameters' names")
     chosen = []
     for name, parameter in model.named_parameters():
-        own = aliases[id(parameter)]
-        if not parameter.requires_grad or any(patterns.matches(each, unwanted) for each in own):
+        tied = aliases[id(parameter)]
+        if not parameter.requires_grad or any(patterns.matches(each, unwanted) for each in tied):
             continue
-        if parts is not None and not any(patterns.matches(each, wanted) for each in own):
+        if parts is not None and not any(patterns.matches(each, wanted) for each in tied):
             continue
         if isinstance(parameter, nn.parameter.UninitializedParameter):
             raise ValueError(
@@ -283,8 +294,10 @@ def parts_of(
                 f"Expected parameters with numbers, got {name} on the meta device: build the model "
                 "on the CPU."
             )
-        alone = parameter.dtype != torch.float32 and in_float32(model) is model
-        if alone or parameter.is_complex():
+        # A model without any float32 parameter is converted as a whole; a few others among float32
+        # would make one vector of two types.
+        mixed = parameter.dtype != torch.float32 and in_float32(model) is model
+        if mixed or parameter.is_complex():
             raise ValueError(
                 f"Expected trained parameters in float32, as others of the model are, got {name} "
                 f"in {parameter.dtype}: call model.float(), or leave it out by frozen."
@@ -292,26 +305,27 @@ def parts_of(
         chosen.append(name)
     if not chosen:
         raise ValueError(
-            "Expected a parameter to train, got none: all have requires_grad=False or are left "
-            "out by parts and frozen."
+            f"Expected a parameter to train, got 0 of {len(aliases)}: all have requires_grad=False "
+            "or are left out by parts and frozen."
         )
     return tuple(chosen)
 
 
-def evaluated_on(
+def as_test_examples(
     test: Any, clients: ClientSet, columns: Columns | None = None, classes: bool = True
 ) -> Examples:
-    """Test data in any form that clients' data may have, checked against theirs."""
-    with named("data", "Test "):
-        return _finite(examples_of(test, columns, classes), clients)
+    """Convert test data, in any form of `as_examples`, and check them against clients' data."""
+    with error_context("data", "Test "):
+        return _finite(as_examples(test, columns, classes), clients)
 
 
-def public_examples_of(public: Any, clients: ClientSet, columns: Columns | None) -> Examples:
-    """Examples that no client holds, in the same forms; their features are enough."""
-    with named("examples", "Public "):
+def as_public_examples(public: Any, clients: ClientSet, columns: Columns | None) -> Examples:
+    """Convert public examples, or their features alone, and check them against clients' data."""
+    with error_context("examples", "Public "):
+        # Labels are not needed; zeros take their place.
         if isinstance(public, Tensor | np.ndarray):
             public = (public, np.zeros(len(public), dtype=np.int64))
-        examples = _finite(examples_of(public, columns, False), clients, targets=False)
+        examples = _finite(as_examples(public, columns, False), clients, targets=False)
         if len(examples) < 2:
             raise ValueError(
                 f"Expected two examples at least, got {len(examples)}: one has no variance."
@@ -321,6 +335,7 @@ def public_examples_of(public: Any, clients: ClientSet, columns: Columns | None)
 
 
 def _finite(examples: Examples, clients: ClientSet, *, targets: bool = True) -> Examples:
+    # Another shape than the clients' would be a model of something else.
     check_alike(examples, clients, targets=targets)
     if isinstance(examples, StoredExamples):
         check_finite(examples.features, examples.targets)
@@ -328,21 +343,23 @@ def _finite(examples: Examples, clients: ClientSet, *, targets: bool = True) -> 
 
 
 def _check_labels(problem: Problem) -> None:
-    """Labels of all examples in memory; others are checked when they are read."""
     if problem.labels is None:
         return
+    # Examples in memory only: others are checked when they are read.
     table = problem.clients.table
+    # Client by client, so that an error names the one with the wrong label.
     if table is not None:
         for name, places in zip(problem.clients.names, problem.clients.places, strict=True):
-            with named(name):
+            with error_context(name):
                 check_labels(table.targets[places], problem.labels)
     if isinstance(problem.test, StoredExamples):
-        with named("data", "Test "):
+        with error_context("data", "Test "):
             check_labels(problem.test.targets, problem.labels)
 
 
-def _plain(loss: Loss) -> Loss:
-    """The function itself for a module that computes cross_entropy, mse_loss or binary logits'."""
+def _as_function(loss: Loss) -> Loss:
+    # A module with default options becomes the function that it calls, because what is known of a
+    # loss, such as that it averages over examples, is known of functions.
     module: Any = loss
     if type(loss) is nn.MSELoss and module.reduction == "mean":
         return nn.functional.mse_loss
@@ -359,8 +376,8 @@ def _plain(loss: Loss) -> Loss:
     return nn.functional.cross_entropy if options == ("mean", -100, 0.0) else loss
 
 
-def _called(loss: Loss) -> str:
-    """A name of the loss that is the same in every process."""
+def _loss_name(loss: Loss) -> str:
+    # The same in every process, unlike the repr of a function, which has an address.
     if isinstance(loss, nn.Module):
         return repr(loss)
     return f"{getattr(loss, '__module__', '')}.{getattr(loss, '__qualname__', type(loss).__name__)}"

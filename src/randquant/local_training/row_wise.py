@@ -1,8 +1,8 @@
 """Decide whether a model treats each example by itself, from the operations that it applies.
 
 The model runs on zeros of an example's shape, and each function of torch that it calls is looked up
-in a table, which says along which dimension the examples are afterwards. No number is looked at:
-what asks for one, as `if x.sum() > 0` does, is not in the table.
+in a table, whose rule returns the dimension along which the examples are afterwards. The table has
+no function that reads a number, such as the one behind `if x.sum() > 0`.
 """
 
 from __future__ import annotations
@@ -20,33 +20,34 @@ from torch.autograd.function import BackwardCFunction
 from torch.overrides import TorchFunctionMode
 
 from randquant.local_training.clients import ClientSet
-from randquant.local_training.copies import (
+from randquant.local_training.dry_run import work_mode
+from randquant.local_training.models import (
     Features,
     called,
     copied,
-    of_each,
+    map_tensors,
+    parameters_and_buffers,
     seeded,
-    stored,
     tensors,
 )
-from randquant.local_training.trial import work_mode
 
 COUNTS = (3, 12, 32)
-"""Examples of each pass: what differs between them depends on how many there are. The last is the
-usual width of a pass over several clients. More would cost time; of one, a dimension could not be
-told from others of size one."""
+"""Numbers of examples in the three passes, whose calls must not differ otherwise. The last is the
+usual width of a pass over several clients. Larger ones would cost time; with a single example, the
+examples' dimension would look like any other of size one."""
 
 MAX_ATTRIBUTES = 10_000
-"""Values that layers may hold, which are compared one by one. A model with more is taken to keep
-something; twice as many would double the time of each comparison, a few milliseconds."""
+"""Most attribute values of layers that are compared, one by one, before and after a call. A model
+with more counts as one that stores something. Twice as many would double the time of a comparison,
+which is a few milliseconds."""
 
 
 class Obstacle(NamedTuple):
-    """Why several clients are not computed together.
+    """Reason why several clients are not computed together.
 
     Attributes:
-        reason: a noun, with what is wrong about it.
-        certain: whether updates would be wrong; otherwise a user may know that they are right.
+        reason: a noun phrase that fits after "got", such as "a model with hooks".
+        certain: updates would be wrong; otherwise a user may know that they are right.
     """
 
     reason: str
@@ -57,10 +58,11 @@ class Reading(NamedTuple):
     """The operations that a model applies to its examples, and whether they keep them apart.
 
     Attributes:
-        obstacle: the first operation that is not known to treat each by itself; None if all are.
+        obstacle: the first operation that is not known to treat each example by itself; None if
+            all are.
         operations: names of the functions of torch that were applied to examples, in order.
-        numbers: how many numbers a gradient step keeps for each example: a measure of its
-            arithmetic; infinite where the model does not take zeros.
+        numbers: that a gradient step keeps for each example, as a measure of its arithmetic;
+            infinite where the model does not take zeros.
     """
 
     obstacle: Obstacle | None
@@ -69,12 +71,12 @@ class Reading(NamedTuple):
 
 
 def read(model: nn.Module, still: Sequence[str], clients: ClientSet) -> Reading:
-    """Read what a model does with examples of the shapes and types that every client's have.
+    """Read the operations of a model on examples of the shapes and types that all clients' have.
 
     Args:
-        model: it is copied.
+        model: it stays as it is.
         still: names of the layers that are kept in evaluation mode.
-        clients: all clients' data, of which the shape of an example is taken.
+        clients: all clients' data, of which only the shape of an example is used.
     """
     model = copied(model)
     for parameter in model.parameters():
@@ -82,24 +84,25 @@ def read(model: nn.Module, still: Sequence[str], clients: ClientSet) -> Reading:
     work_mode(model, still)
     with seeded(0):  # a data set may draw random numbers when it is read
         features, _ = clients.take(0, clients.places[0][:1])
-    before = held_values(model)
-    first, *others = (_watched(model, features, count) for count in COUNTS)
+    before = attribute_values(model)
+    first, *others = (_run_watched(model, features, count) for count in COUNTS)
     obstacle = next((each.obstacle for each in (first, *others) if each.obstacle is not None), None)
     if obstacle is None and any(each.log != first.log for each in others):
         obstacle = Obstacle("operations that depend on how many examples there are")
-    if obstacle is None and not are_the_same(before, held_values(model)):
-        obstacle = Obstacle("a module that keeps something of a call")
+    if obstacle is None and not are_the_same(before, attribute_values(model)):
+        obstacle = Obstacle("a module that stores something during a call")
     return Reading(obstacle, tuple(first.names), others[-1].numbers)
 
 
-def _watched(model: nn.Module, features: Features, count: int) -> _Watch:
-    # A vectorised pass exchanges the weights of each client, as is done here: whatever else holds
-    # one of the model's own, as a list beside the layers does, keeps a stale one.
+def _run_watched(model: nn.Module, features: Features, count: int) -> _Watch:
+    # A vectorised pass replaces the parameters by each client's weights, as is done here. Another
+    # reference to a parameter, such as in a list, would keep the old weights.
     trainable = {name: each for name, each in model.named_parameters() if each.requires_grad}
     weights = {name: each.detach().clone().requires_grad_() for name, each in trainable.items()}
     watch = _Watch(model, count, weights.values(), trainable.values())
-    saved = _Saved([*stored(model), *weights.values()])
-    zeros = of_each(lambda each: each.new_zeros((count, *each.shape[1:])), features)
+    saved = _Saved([*parameters_and_buffers(model), *weights.values()])
+    # Zeros, because the reading is for all clients and may depend on no client's numbers.
+    zeros = map_tensors(lambda each: each.new_zeros((count, *each.shape[1:])), features)
     for each in tensors(zeros):
         watch.add_examples(each)
     try:
@@ -110,30 +113,31 @@ def _watched(model: nn.Module, features: Features, count: int) -> _Watch:
         watch.obstacle = watch.obstacle or Obstacle(f"a model that zeros make raise {kind}")
         return watch
     watch.finish(output)
+    # Numbers that are saved once for a whole pass count little in the largest one, which is used.
     watch.numbers = saved.count / count
     return watch
 
 
 FUNCTIONS = (FunctionType, BuiltinFunctionType)
-"""What is called and holds nothing that can be looked at; a loss may be an object that does."""
+"""Types of what is called and has no attributes to look at; a loss may be an object that has."""
 
 
-def held_values(model: nn.Module, loss: object = None) -> list[object]:
-    """Return all that layers and a loss hold, but for parameters, buffers and layers.
+def attribute_values(model: nn.Module, loss: object = None) -> list[object]:
+    """Return all attribute values of layers and a loss, but for parameters, buffers and layers.
 
-    Containers and objects are opened, to any depth: a tensor that is kept of a vectorised pass
-    would be there in the next one, which is of other clients. What functions hold is not seen.
+    Containers and objects are opened to any depth, because a tensor stored in a vectorised pass
+    would reach the next pass, of other clients. Variables that functions enclose are not seen.
     """
     layers = list(model.modules())
-    seen, held = {id(layer) for layer in layers}, []
+    seen, values = {id(layer) for layer in layers}, []
     left: list[object] = [loss]
     for layer in layers:
         for name, value in vars(layer).items():
             if name not in ("_parameters", "_buffers", "_modules"):
                 left += [name, value]
-    while left and len(held) < MAX_ATTRIBUTES:
+    while left and len(values) < MAX_ATTRIBUTES:
         value = left.pop()
-        held.append(value)
+        values.append(value)
         if id(value) in seen or isinstance(value, Tensor | type):
             continue
         seen.add(id(value))
@@ -145,23 +149,25 @@ def held_values(model: nn.Module, loss: object = None) -> list[object]:
             left += [value.__self__]
         elif not isinstance(value, FUNCTIONS):
             left += [getattr(value, "__dict__", None)]
-    return held if len(held) < MAX_ATTRIBUTES else [object()]
+    # A new object equals no other: too many values count as changed.
+    return values if len(values) < MAX_ATTRIBUTES else [object()]
 
 
 def are_the_same(before: list[object], after: list[object]) -> bool:
-    # By identity: a tensor cannot be compared, and what is held leaves its address to nothing else.
+    # By identity: comparing tensors has no single answer, and both lists keep their objects alive,
+    # so that no new object can have an old one's identity.
     return len(before) == len(after) and all(map(operator.is_, before, after))
 
 
 class _Saved(torch.autograd.graph.saved_tensors_hooks):
-    """Counts the numbers that autograd keeps, without the model's own tensors."""
+    """Counts the numbers that autograd saves for the backward pass, without the model's tensors."""
 
-    def __init__(self, own_tensors: Sequence[Tensor]) -> None:
+    def __init__(self, model_tensors: Sequence[Tensor]) -> None:
         self.count = 0
-        own = {_memory(tensor) for tensor in own_tensors}
+        known = {_memory(tensor) for tensor in model_tensors}
 
         def keep(tensor: Tensor) -> Tensor:
-            if _memory(tensor) not in own:
+            if _memory(tensor) not in known:
                 self.count += tensor.numel()
             return tensor
 
@@ -169,12 +175,12 @@ class _Saved(torch.autograd.graph.saved_tensors_hooks):
 
 
 def _memory(tensor: Tensor) -> int:
-    # A sparse tensor is not at one place; no tensor has address zero.
+    # A sparse tensor has no single address; no tensor has address zero.
     return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else 0
 
 
 class _Call(NamedTuple):
-    """A function's call on examples: `axes` has the examples' dimension of its tensors, or None."""
+    """A call of a function; `axes` maps the id of each tensor of examples to their dimension."""
 
     arguments: tuple[Any, ...]
     options: dict[str, Any]
@@ -187,7 +193,7 @@ class _Call(NamedTuple):
         return self.arguments[position] if len(self.arguments) > position else default
 
     def axis(self, value: Any) -> int | None:
-        # None for a constant, and for what is no tensor.
+        # None for constants and for values that are not tensors.
         return self.axes.get(id(value))
 
     @property
@@ -196,10 +202,10 @@ class _Call(NamedTuple):
 
     @property
     def only(self) -> tuple[Tensor, int]:
-        """The first argument and its examples' dimension, where no other argument has examples.
+        """First argument and its examples' dimension; no other argument may have examples.
 
         Raises:
-            _UnknownError: another argument has some.
+            _UnknownError: another argument has examples, or the first has none.
         """
         first = self.argument(0, "input")
         rows = [each for each in self.tensors if self.axis(each) is not None]
@@ -211,11 +217,11 @@ class _Call(NamedTuple):
 
 
 class _UnknownError(Exception):
-    """An operation, as it is called, is not known to treat each example by itself."""
+    """This call of an operation is not known to treat each example by itself."""
 
 
 class _MixedError(_UnknownError):
-    """It is known not to."""
+    """This call is known to mix examples."""
 
 
 def _require(condition: object, error: type[_UnknownError] = _UnknownError) -> None:
@@ -238,10 +244,10 @@ class _Watch(TorchFunctionMode):
     """Follows the examples through all functions of torch that are called.
 
     Args:
-        model: whose tensors are constants.
-        count: how many examples there are.
-        weights: what the model is called with in the place of its parameters.
-        replaced: those parameters, which nothing may use any more.
+        model: its tensors are constants.
+        count: number of examples.
+        weights: tensors that the model is called with instead of its trained parameters.
+        replaced: those parameters, which no operation may use any more.
     """
 
     def __init__(
@@ -253,12 +259,12 @@ class _Watch(TorchFunctionMode):
         self.log: list[str] = []
         self.numbers = math.inf
         self._count = count
-        # Tensors are held: a later one must not get the identity of one that is gone.
+        # References keep the tensors alive: a new one must not get the id of one that is gone.
         self._tensors: dict[int, Tensor] = {}
         self._axes: dict[int, int] = {}
         self._replaced = {id(each): each for each in replaced}
         attributes = tuple(vars(layer) for layer in model.modules())
-        for each in (*weights, *stored(model), *_leaves(attributes, Tensor)):
+        for each in (*weights, *parameters_and_buffers(model), *_leaves(attributes, Tensor)):
             if id(each) not in self._replaced:
                 self._tensors[id(each)] = each
             if each.layout is not torch.strided:
@@ -273,13 +279,14 @@ class _Watch(TorchFunctionMode):
         options = kwargs or {}
         if self.obstacle is not None or func in FACTS:
             return func(*args, **options)
+        # Writing in place raises a tensor's version.
         inputs = list(_leaves((args, options), Tensor))
         versions = [each._version for each in inputs]
         result = func(*args, **options)
         if func not in NAMES:
             self.obstacle = Obstacle(f"{_name(func)}, which is not in the table of operations")
         elif any(id(each) in self._replaced for each in inputs):
-            reason = f"{_name(func)} of a parameter that is also held beside its layer"
+            reason = f"{_name(func)} of a parameter that something other than its layer holds"
             self.obstacle = Obstacle(reason, certain=True)
         elif any(id(each) not in self._tensors for each in inputs):
             self.obstacle = Obstacle(f"{_name(func)} of a tensor of unknown origin")
@@ -288,11 +295,11 @@ class _Watch(TorchFunctionMode):
             and (id(each) not in self._axes or _memory(each) in self._inputs)
             for each, before in zip(inputs, versions, strict=True)
         ):
-            # What is written to the examples or to the model is there in the next pass.
+            # The next pass, of other clients, would see what is written to examples or the model.
             self.obstacle = Obstacle(f"{_name(func)}, which overwrites what is needed again")
         else:
-            named = {ALIASES.get(str(name), str(name)): each for name, each in options.items()}
-            self._follow(NAMES[func], _Call(args, named, self._axes, result))
+            renamed = {ALIASES.get(str(name), str(name)): each for name, each in options.items()}
+            self._follow(NAMES[func], _Call(args, renamed, self._axes, result))
         return result
 
     def _follow(self, name: str, call: _Call) -> None:
@@ -305,10 +312,11 @@ class _Watch(TorchFunctionMode):
             return
         self.names.append(name)
         try:
-            axes = BY_NAME[name](call)
+            axes = RULES[name](call)
             axes = axes if isinstance(axes, tuple) else (axes,) * len(results)
             for each, axis in zip(results, axes, strict=True):
                 _require(each.shape[axis] == self._count)
+        # A rule that fails on a call does not know its form, so that the call counts as unknown.
         except (_UnknownError, TypeError, ValueError, LookupError, AttributeError) as error:
             mixed = isinstance(error, _MixedError)
             use = "over the examples of a batch" if mixed else "in a form that is not in the table"
@@ -316,13 +324,13 @@ class _Watch(TorchFunctionMode):
             return
         for each, axis in zip(results, axes, strict=True):
             self._axes[id(each)] = axis
-            # Other dimensions must not depend on how many examples there are, as in an expansion.
+            # Other dimensions must not depend on the number of examples, as an expansion's may.
             self.log.append(str((*each.shape[:axis], *each.shape[axis + 1 :])))
         if name not in SIZED:
             self.log.append(described)
 
     def finish(self, output: Any) -> None:
-        """Check the output: the loss takes the examples along its first dimension."""
+        """Check that the output has the examples along its first dimension, as the loss expects."""
         if self.obstacle is None and self._axes.get(id(output)) != 0:
             self.obstacle = Obstacle("an output whose first dimension is not the examples'")
         if self.obstacle is None and _has_own_gradient(output):
@@ -334,13 +342,13 @@ def _name(function: Any) -> str:
 
 
 def _plain(arguments: Any) -> str:
-    # Devices and functions are left out: they do not say how many examples there are.
+    # Without devices and functions, which do not depend on the number of examples.
     kinds = (int, float, str, slice, torch.dtype, torch.memory_format)
     return str(list(_leaves(arguments, kinds)))
 
 
 def _has_own_gradient(output: Tensor) -> bool:
-    # The gradient of a torch.autograd.Function may mix examples though its forward pass does not.
+    # Its backward pass may mix examples even where its forward pass does not.
     left, known = [output.grad_fn], set()
     while left:
         node: Any = left.pop()
@@ -352,7 +360,7 @@ def _has_own_gradient(output: Tensor) -> bool:
     return False
 
 
-# Rules: each returns the examples' dimension of a call's results, or raises `_UnknownError`.
+# Rules: each returns the examples' dimension in a call's results, or raises `_UnknownError`.
 
 
 def _elementwise(call: _Call) -> int:
@@ -361,6 +369,7 @@ def _elementwise(call: _Call) -> int:
     places = {each.ndim - call.axes[id(each)] for each in rows}
     _require(len(places) == 1)
     (place,) = places
+    # A constant with a number for each example would treat examples by their places in the batch.
     for each in call.tensors:
         constant = call.axis(each) is None
         _require(not constant or each.ndim < place or each.shape[each.ndim - place] == 1)
@@ -368,12 +377,18 @@ def _elementwise(call: _Call) -> int:
 
 
 def _dropout(call: _Call) -> int:
+    # In training, the mask of an example depends on how many examples come before it.
     _require(call.argument(1, "p", 0.5) == 0 or not call.argument(2, "training", True))
     return call.only[1]
 
 
 def _over(position: int, default: int | None = None) -> Callable[[_Call], int]:
-    """Return the rule of functions over dimensions, which they take at this position."""
+    """Return the rule of functions that reduce or scale along dimensions.
+
+    Args:
+        position: of the argument `dim`.
+        default: of `dim`; None for all dimensions, which mixes examples.
+    """
 
     def rule(call: _Call) -> int:
         rows, axis = call.only
@@ -390,7 +405,7 @@ def _over(position: int, default: int | None = None) -> Callable[[_Call], int]:
 
 
 def _trailing(call: _Call) -> int:
-    # The second argument is the shape of the last dimensions.
+    # The second argument is the shape of the last dimensions, which are normalised together.
     rows, axis = call.only
     _require(len(call.argument(1, "normalized_shape")) < rows.ndim - axis)
     return axis
@@ -398,16 +413,17 @@ def _trailing(call: _Call) -> int:
 
 def _padded(call: _Call) -> int:
     rows, axis = call.only
+    # `pad` has a pair for each dimension, the last one first.
     _require(len(call.argument(1, "pad")) // 2 < rows.ndim - axis)
     _require(call.argument(2, "mode", "constant") == "constant")
     return axis
 
 
 def _batched(*dimensions: int) -> Callable[[_Call], int]:
-    """Return the rule of layers that take (examples, channels, ...), or one example without.
+    """Return the rule of layers that take (examples, channels, ...), or one example alone.
 
     Args:
-        dimensions: how many there may be with examples.
+        dimensions: numbers of dimensions that mean a batch of examples.
     """
 
     def rule(call: _Call) -> int:
@@ -420,6 +436,7 @@ def _batched(*dimensions: int) -> Callable[[_Call], int]:
 
 def _batch_norm(call: _Call) -> int:
     training, mean = call.argument(5, "training", False), call.argument(1, "running_mean")
+    # Otherwise it normalises by the batch's own mean and variance.
     _require(not training and mean is not None, _MixedError)
     return _batched(2, 3, 4, 5)(call)
 
@@ -432,12 +449,13 @@ def _instance_norm(call: _Call) -> int:
 
 def _embedding(call: _Call) -> int:
     _require(call.argument(3, "max_norm") is None)  # it would overwrite the weight
-    _require(not call.argument(5, "scale_grad_by_freq", False))  # counts all examples' words
+    _require(not call.argument(5, "scale_grad_by_freq", False))  # it counts all examples' indices
     _require(not call.argument(6, "sparse", False))
     return call.only[1]
 
 
 def _linear(call: _Call) -> int:
+    # The last dimension is multiplied by the weights.
     rows, axis = call.only
     _require(axis <= rows.ndim - 2)
     return axis
@@ -449,7 +467,7 @@ def _product(call: _Call) -> int:
     if other is None:
         _require(right.ndim <= 2 and one is not None and one <= left.ndim - 2)
         return one  # type: ignore[return-value]
-    # The last two dimensions are multiplied; those before them are a batch.
+    # The last two dimensions are multiplied; the dimensions before them are a batch.
     _require(other <= right.ndim - 3)
     _require(left.ndim <= 2 if one is None else (one, left.ndim) == (other, right.ndim))
     return other
@@ -462,12 +480,13 @@ def _attention(call: _Call) -> int:
     rows, mask = call.arguments[0], call.argument(3, "attn_mask")
     _require(first <= rows.ndim - 3 and call.argument(4, "dropout_p", 0.0) == 0)
     _require(len({each.ndim for each in call.arguments[:3]}) == 1)
+    # A mask of two dimensions is common to all examples.
     _require(mask is None or (call.axis(mask) is None and mask.ndim <= 2))
     return first
 
 
 def _heads(call: _Call) -> tuple[int, ...]:
-    # It takes (sequence, examples, features): `batch_first` transposes before.
+    # It takes (sequence, examples, features); layers with `batch_first` transpose before the call.
     rows = [each for each in call.tensors if call.axis(each) is not None]
     first = call.arguments[:3]
     _require({id(each) for each in rows} == {id(each) for each in first})
@@ -487,14 +506,17 @@ def _joined(call: _Call) -> int:
     (axis,) = axes
     _require(axis is not None and len({each.ndim for each in parts}) == 1)
     place = dim % call.result.ndim
-    if call.result.ndim > parts[0].ndim:  # stacked
+    # stack adds a dimension, which moves the examples' on if it comes before; cat along theirs
+    # would make one batch of two.
+    if call.result.ndim > parts[0].ndim:
         return axis + (place <= axis)  # type: ignore[operator]
     _require(place != axis)
     return axis  # type: ignore[return-value]
 
 
 def _reshaped(call: _Call) -> int:
-    # The order of the numbers stays, so that each example's are together if as many precede them.
+    # Numbers keep their order: a dimension of the examples' size is theirs if as many numbers are
+    # before it as were before.
     rows, axis = call.only
     _require(not any(_leaves((call.arguments, call.options), torch.dtype)))
     before, count = math.prod(rows.shape[:axis]), rows.shape[axis]
@@ -506,11 +528,12 @@ def _reshaped(call: _Call) -> int:
 
 
 def _squeezed(call: _Call) -> int:
-    _over(1)(call)  # without a dimension one example would lose its own
+    _over(1)(call)  # without `dim`, a batch of one example would lose the examples' dimension
     return _reshaped(call)
 
 
 def _expanded(call: _Call) -> int:
+    # New dimensions come before the old ones.
     rows, axis = call.only
     return axis + call.result.ndim - rows.ndim
 
@@ -538,6 +561,7 @@ def _indexed(call: _Call) -> int:
         items = (*items, Ellipsis)
     old = new = 0
     for item in (one for each in items for one in (rest if each is Ellipsis else [each])):
+        # An index tensor could exchange examples, or leave some out.
         _require(item is None or type(item) in (int, slice))
         if item is not None and old == axis:
             _require(item == slice(None))
@@ -561,15 +585,16 @@ def _einsum(call: _Call) -> int:
     (letter,) = letters
     constants = [t for t, each in zip(inputs.split(","), operands, strict=True)
                  if call.axis(each) is None]  # fmt: skip
+    # The examples' letter may be in no constant: that would have other numbers for each place.
     _require(letter in output and not any(letter in term for term in constants))
     return output.index(letter)
 
 
 def _constant(call: _Call) -> int:
-    raise _UnknownError  # it is not known what it does with examples
+    raise _UnknownError  # a function that makes constants, called with examples
 
 
-ELEMENTWISE = (
+ELEMENTWISE_NAMES = (
     "abs", "add", "bool", "celu", "clamp", "clamp_max", "clamp_min", "clip", "clone", "contiguous",
     "cos", "detach", "div", "elu", "eq", "erf", "exp", "expm1", "float", "ge", "gelu", "gt",
     "hardsigmoid", "hardswish", "hardtanh", "le", "leaky_relu", "log", "log1p", "logical_and",
@@ -580,10 +605,10 @@ ELEMENTWISE = (
     "__pow__", "__rsub__", "__rdiv__", "__rpow__",
     "add_", "div_", "mul_", "relu_", "sigmoid_", "sub_", "tanh_",
 )  # fmt: skip
-"""Functions that compute each number from those at the same place."""
+"""Functions that compute each number from the numbers at the same place."""
 
-BY_NAME: dict[str, Callable[[_Call], int | tuple[int, ...]]] = {
-    **dict.fromkeys(ELEMENTWISE, _elementwise),
+RULES: dict[str, Callable[[_Call], int | tuple[int, ...]]] = {
+    **dict.fromkeys(ELEMENTWISE_NAMES, _elementwise),
     **dict.fromkeys(("softmax", "log_softmax", "softmin", "mean", "sum", "amax", "amin", "max",
                      "min", "logsumexp", "var", "std", "cumsum", "argmax", "prod"), _over(1)),
     "glu": _over(1, -1), "unbind": _over(1, 0), "normalize": _over(2, 1),
@@ -607,7 +632,7 @@ BY_NAME: dict[str, Callable[[_Call], int | tuple[int, ...]]] = {
     **dict.fromkeys(("arange", "eye", "full", "linspace", "ones", "tensor", "tril", "triu",
                      "zeros"), _constant),
 }  # fmt: skip
-"""By the name of a function of torch: where its results have the examples."""
+"""Rule of each function of torch by its name."""
 
 
 def _functions(names: Any) -> dict[Any, str]:
@@ -617,17 +642,17 @@ def _functions(names: Any) -> dict[Any, str]:
 
 NAMES = {
     function: name
-    for function, name in _functions(BY_NAME).items()
-    # These take their arguments in another order than those of torch.nn.functional.
+    for function, name in _functions(RULES).items()
+    # These have another order of arguments than those of torch.nn.functional.
     if function not in (torch.batch_norm, torch.instance_norm, torch.embedding)
 }
-"""The functions themselves, each with its name in the table."""
+"""Name in the table of each function of torch."""
 
 ALIASES = {"axis": "dim", "keepdims": "keepdim"}
-"""NumPy's names of arguments, which torch takes too."""
+"""NumPy's names of arguments, which torch takes as well."""
 
 SIZED = frozenset({"view", "reshape", "unflatten", "expand"})
-"""Functions that may be told how many examples there are: their results' shapes decide."""
+"""Functions with the number of examples among their arguments: only their results' shapes count."""
 
 FACTS = frozenset(
     {
@@ -638,4 +663,4 @@ FACTS = frozenset(
         )),
     }
 )  # fmt: skip
-"""What a tensor tells of itself, but for its numbers."""
+"""Functions that read properties of a tensor, but none of its numbers."""

@@ -1,7 +1,7 @@
-"""Features and targets of mean 0 and deviation 1: their figures, asked for within a run's account.
+"""Means and deviations that standardise features and targets, as a query within a run's account.
 
-The figures are the answers of a table of `randquant.statistics` on the clients of the run, and are
-public once they are released: what is computed with them costs nothing more.
+They are answers of `randquant.statistics` by the clients of the run, and public once released:
+whatever is computed with them costs no more privacy.
 """
 
 from __future__ import annotations
@@ -25,28 +25,31 @@ from randquant.statistics.surveys import Survey, survey
 
 Bound = float | tuple[float, ...]
 
-LARGEST, CLOSEST = 1e30, 1e-30
-"""Of bounds and their distances, so that float32 holds whatever is computed of them."""
+MAX_BOUND, MIN_BOUNDS_DISTANCE = 1e30, 1e-30
+"""Largest bound and smallest distance of two bounds, so that no value computed from them overflows
+float32 or becomes zero in it."""
 
-LIKELY = 1 / 3
-"""How far a mean is thought to be from the middle of its bounds, in halves of their distance."""
+PRIOR_MEAN_ERROR = 1 / 3
+"""Deviation of means from the middle of their bounds, in halves of the bounds' distance, that is
+assumed before any answer. Twice as much trusts noisy means more; half as much draws them closer to
+the middle."""
 
 
 @dataclass(frozen=True, slots=True)
 class Standardize:
-    """Let a run bring features, and a regression's targets, to mean 0 and deviation 1.
+    """Standardise features, and a regression's targets, to mean 0 and deviation 1.
 
-    All clients are asked for means and deviations before the first round, in one table of
-    `randquant.statistics` that counts in the run's guarantee. The model learns on what they give,
-    and `run.model` takes features and gives predictions as they were before.
+    Before the first round, the run asks all clients for means and deviations in one table of
+    `randquant.statistics`, which counts in its guarantee. The model learns on standardised values;
+    `run.model` takes raw features and predicts in raw units.
 
     Attributes:
-        lower, upper: public bounds of the features, to which all are clipped: one number for all
-            features, or one for each.
+        lower, upper: public bounds to which features are clipped: one number for all features, or
+            one for each.
         target: (lower, upper) of a regression's targets, likewise; by default targets stay as they
             are, as labels do.
-        share: part of the epsilon and delta that `spent` leaves, for the table; 0 to ask for
-            nothing, and map the bounds to -1 and 1.
+        share: part of the epsilon and delta that `spent` leaves, for the table; with 0 nothing is
+            asked, and the bounds are mapped to -1 and 1.
 
     Raises:
         TypeError, ValueError: a setting is of the wrong kind or out of bounds.
@@ -63,20 +66,22 @@ class Standardize:
 
     def __post_init__(self) -> None:
         for name in ("lower", "upper"):
-            object.__setattr__(self, name, _plain(name, getattr(self, name)))
+            object.__setattr__(self, name, _as_bound(name, getattr(self, name)))
         if self.target is not None:
             pair = validate.listed("target", self.target)
             if len(pair) != 2:
                 raise ValueError(f"Expected target as (lower, upper), got {len(pair)} values.")
-            object.__setattr__(self, "target", tuple(_plain("target", each) for each in pair))
+            object.__setattr__(self, "target", tuple(_as_bound("target", each) for each in pair))
+        # At most 0.9, because training needs some of epsilon.
         validate.real("share", self.share, low=0, high=0.9)
         declared.checked(self)
+        # For their refusals alone: wrong bounds should fail before any data are read.
         for what in ("features", "target"):
             self.bounds(what)
 
     @classmethod
-    def of(cls, value: Any) -> Standardize | None:
-        """From a record, or as it is."""
+    def read(cls, value: Any) -> Standardize | None:
+        """Return settings from a record, or settings and None as they are."""
         if isinstance(value, Mapping):
             return from_json(cls, dict(value))
         if value is not None:
@@ -84,27 +89,32 @@ class Standardize:
         return value
 
     def bounds(self, what: str, count: int | None = None) -> list[tuple[float, float]]:
-        """(lower, upper) of each of so many features, or of a target's numbers; [] of no target.
+        """Return (lower, upper) of each feature or number of a target; [] without a target.
+
+        Args:
+            what: `features` or `target`.
+            count: of features, or of numbers of a target; by default as many as there are bounds.
 
         Raises:
-            ValueError: they are bounds of another number of them, or no bounds.
+            ValueError: there are bounds of another number of values, or a pair is not a range.
         """
         ends: Any = (self.lower, self.upper) if what == "features" else self.target
         if ends is None:
             return []
         sizes = {len(each) for each in ends if isinstance(each, tuple)}
-        many = max(sizes, default=1) if count is None else count
-        if sizes - {many}:
+        if count is None:
+            count = max(sizes, default=1)
+        if sizes - {count}:
             raise ValueError(
-                f"Expected bounds of {many} {what}, or one for all, got {sorted(sizes - {many})[0]}"
-                " in standardize."
+                f"Expected bounds of {count} {what}, or one for all, got "
+                f"{sorted(sizes - {count})[0]} in standardize."
             )
-        pairs = list(zip(*(each if isinstance(each, tuple) else (each,) * many for each in ends),
+        pairs = list(zip(*(each if isinstance(each, tuple) else (each,) * count for each in ends),
                          strict=True))  # fmt: skip
         for number, (low, high) in enumerate(pairs):
             bounds(f"{what.removesuffix('s')} {number}", low, high)
-            validate.real("a bound's distance from 0", max(abs(low), abs(high)), high=LARGEST)
-            validate.real("bounds' distance", high - low, low=CLOSEST)
+            validate.real("a bound's distance from 0", max(abs(low), abs(high)), high=MAX_BOUND)
+            validate.real("bounds' distance", high - low, low=MIN_BOUNDS_DISTANCE)
         return pairs
 
 
@@ -114,7 +124,7 @@ class FeatureStatistics(NamedTuple):
     Attributes:
         bounds: (n, 2), first of the features, then of the targets.
         means, spreads: (n,), spreads above 0.
-        features: how many of them are features.
+        features: number of the n values that are features.
     """
 
     bounds: list[tuple[float, float]]
@@ -127,14 +137,14 @@ class StandardizationQuery(NamedTuple):
     """The query for the means and spreads of one run's features and targets.
 
     Attributes:
-        bounds: of the features, and of the targets.
-        features: how many of them are features.
-        terms: of the table; None if nothing is asked.
+        bounds: (n, 2), first of the features, then of the targets.
+        features: number of the n values that are features.
+        survey: terms of the table; None if nothing is asked.
     """
 
     bounds: list[tuple[float, float]]
     features: int
-    terms: Survey | None
+    survey: Survey | None
 
 
 def plan_query(
@@ -145,22 +155,23 @@ def plan_query(
     trust: Trust | None,
     unit: Unit,
 ) -> StandardizationQuery:
-    """Plan the query of a run; no data are looked at.
+    """Plan the query of a run, without any client's data.
 
     Args:
-        settings: of the user.
-        columns: how many features there are, and numbers of a target.
-        sizes: (N,) how many examples each client has, which is public.
-        left: epsilon and delta of which the table has its share.
+        settings: the user's.
+        columns: numbers of features, and of values of a target.
+        sizes: (N,) each client's number of examples, which is public.
+        left: epsilon and delta that the run may still spend, of which the table has its share.
         trust: the run's.
         unit: what is protected.
 
     Raises:
-        ValueError: the bounds are of others, or there is no such share.
+        ValueError: bounds do not fit the columns, or the share does not pay for the table.
     """
     features = settings.bounds("features", columns[0])
     targets = settings.bounds("target", columns[1])
     terms = None
+    # The table is noisy in the run's trust, so that it needs no other party than the run does.
     if settings.share:
         if not np.isfinite(left[0]) or trust not in ("aggregate", "local"):
             raise ValueError(
@@ -168,6 +179,8 @@ def plan_query(
                 f"epsilon={left[0]} and {trust}: it asks with a share of epsilon, of the run's "
                 "trust; give share=0 to use the bounds alone."
             )
+        # For a whole client one of its examples is drawn; otherwise all count, and the largest
+        # client's number of them bounds a client's vector.
         records, most = (
             (len(sizes), 1) if unit == "client" else (int(sizes.sum()), int(sizes.max()))
         )
@@ -178,7 +191,8 @@ def plan_query(
     return StandardizationQuery([*features, *targets], len(features), terms)
 
 
-@functools.lru_cache(maxsize=8)  # a run asks for them whenever it is prepared
+# Cached, because calibrating the noise takes long and a run is prepared several times.
+@functools.lru_cache(maxsize=8)
 def _terms(
     pairs: tuple[tuple[float, float], ...], epsilon: float, delta: float, trust: Any, clients: int,
     records: int, unit: Unit, most: int,
@@ -188,48 +202,50 @@ def _terms(
         return survey(queries, epsilon, delta, trust, clients, records, None, unit, most)
     except ValueError as error:
         raise ValueError(
-            f"Expected an epsilon of which a share, {epsilon} at delta={delta}, of what was "
-            f"not spent before, pays for what standardises, but: {error} share=0 uses the bounds "
-            "alone."
+            f"Expected an epsilon whose share, {epsilon} at delta={delta} after what was spent "
+            f"before, pays for means and deviations, but: {error} share=0 uses the bounds alone."
         ) from error
 
 
 def ask_statistics(
-    asked: StandardizationQuery, clients: list[np.ndarray], key: Key
+    query: StandardizationQuery, clients: list[np.ndarray], key: Key
 ) -> FeatureStatistics:
     """Ask the clients for noisy means and spreads.
 
     Args:
-        asked: the query.
-        clients: each one's (n, columns) float.
+        query: from `plan_query`.
+        clients: each client's (n, columns) float.
         key: of the noise. The same key and data give the same answers, bit for bit.
 
     Guarantees:
-        Whatever noise does, means are within the bounds, and spreads above 0 and at most half of
-        their distance. A spread that noise hides is taken as large as it may be.
+        With any noise, means are within the bounds, and spreads above 0 and at most half of the
+        bounds' distance. A spread below its noise is replaced by the noise, so that features never
+        become large.
     """
-    low, high = np.array(asked.bounds).T
+    # All values are in units of half the bounds' distance, where a deviation is at most 1.
+    low, high = np.array(query.bounds).T
     middle, half = (low + high) / 2, (high - low) / 2
     means, spreads = middle, half
-    if (terms := asked.terms) is not None:
+    if (terms := query.survey) is not None:
         frames = [{str(k): column for k, column in enumerate(each.T)} for each in clients]
+        # By a key of its own for each client, so that draws of records are independent.
         if terms.unit == "client":
             frames = [one_of_each(f, key.fold_in("record", k)) for k, f in enumerate(frames)]
         answers = noisy_answers(terms, frames, key).values()
         mean, deviation = ([each[name] for each in answers] for name in ("mean", "deviation"))
         noise = np.array([each.noise_error for each in mean]) / half
-        # Of two estimates, the middle and the noisy one, by their precisions.
-        shrunk = LIKELY**2 / (LIKELY**2 + noise**2)
+        # The mean of two estimates, the middle and the noisy one, weighted by their precisions.
+        shrunk = PRIOR_MEAN_ERROR**2 / (PRIOR_MEAN_ERROR**2 + noise**2)
         means = middle + shrunk * (np.array([each.estimate for each in mean]) - middle)
         root = np.array([each.estimate for each in deviation]) / half
         error = np.array([each.noise_error for each in deviation]) / half
-        variance = np.maximum(root**2, error * np.maximum(2 * root, error))  # theirs or its noise
+        # The variance, or the error of its estimate where that is larger.
+        variance = np.maximum(root**2, error * np.maximum(2 * root, error))
         spreads = half * np.sqrt(np.minimum(variance, 1.0))
-    return FeatureStatistics(asked.bounds, means.tolist(), spreads.tolist(), asked.features)
+    return FeatureStatistics(query.bounds, means.tolist(), spreads.tolist(), query.features)
 
 
-def _plain(name: str, bound: Any) -> Bound:
-    """Return one number, or a tuple of them."""
+def _as_bound(name: str, bound: Any) -> Bound:
     if np.ndim(bound) == 0:
         return validate.real(name, bound)
     return tuple(validate.array(name, bound).tolist())

@@ -1,4 +1,4 @@
-"""What a client computes in a round, and what a test measures: settings and results, no data."""
+"""A client's work in a round, and the result of a test: values without data."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a client computes in a round: its `Local` settings, and what a threshold adds.
+    """A client's work in a round: `Local` settings, and the threshold of example gradients.
 
     Attributes:
         batch: samples of a step, drawn without repeats; None for all of the client's.
         epochs: passes over its data, with learning_rate only.
-        learning_rate: step size of local SGD, or auto for steps as long as `step_length` says; the
-            update is the model difference after it. None to send one gradient.
-        example_norm: L2 threshold that each example's gradient is clipped to before the mean is
-            taken; None for no clipping. Not with learning_rate.
-        together: whether clients are computed together, see `Local`.
+        learning_rate: step size of local SGD, or auto for the length from `step_length`; the
+            update is the model difference after all steps. None to send one gradient.
+        example_norm: L2 threshold to which each example's gradient is clipped before the mean;
+            None for no clipping. Not with learning_rate.
+        together: compute clients together or not; None to decide as `Local` says.
         divisor: what the sum of the clipped gradients is divided by; None for their number. With
             a public number a client counts by how many examples it has, and one example moves its
             update as far as in any other client.
@@ -40,7 +40,7 @@ class Evaluation:
     """Accuracy in [0, 1] and mean loss on test data.
 
     Attributes:
-        accuracy: None where the task is no classification, or there are no test data.
+        accuracy: None where the task is not a classification, or there are no test data.
         loss: None where there are no test data.
     """
 

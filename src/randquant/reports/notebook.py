@@ -22,7 +22,7 @@ HOMES = {
     "randquant.privacy.certificates.coordinate.Certificate": "certificate",
     "randquant.planning.compare.Comparison": "comparison",
     "randquant.planning.plans.Plan": "plan",
-    "randquant.training.trained.Run": "run",
+    "randquant.training.run.Run": "run",
     "randquant.rounds.history.History": "flower",
     "randquant.statistics.answers.Table": "answers",
 }

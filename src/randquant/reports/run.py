@@ -25,12 +25,12 @@ from randquant.reports.notebook import Facts
 from randquant.reports.pages import DataTable, Notes, Paragraphs, Part, Section
 from randquant.reports.run_pictures import SO_FAR
 from randquant.training.config import NAMES, TrainConfig, differing, flat, setting_value
-from randquant.training.configured import sent
+from randquant.training.configured import describe_upload
 from randquant.training.records import RoundMetrics, RunRecord, RunSummary
+from randquant.training.run import Run
 from randquant.training.runs.setup import stored_mechanism
 from randquant.training.runs.status import Status, notes
 from randquant.training.runs.store import BASELINE, REPORT, RunStore, read_finished
-from randquant.training.trained import Run
 
 TABLE_ROWS = 20
 
@@ -282,7 +282,7 @@ def _scope(run: RunRecord, guarantee: Guarantee, channel: Channel | None) -> str
         "the run counts everything that one client sends in all declared rounds, whatever ended "
         "the run: the most-called client takes part in "
         f"{formatting.count(summary.participations, 'round')} with "
-        f"{sent(run.config, summary.dimension)} in each, and "
+        f"{describe_upload(run.config, summary.dimension)} in each, and "
         f"{formatting.count(guarantee.releases, 'release')} were composed"
         f"{', with those before the first round' * (run.summary.spent is not None)}."
     )

@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from randquant.statistics.asking import statistics
     from randquant.statistics.encodings import Cells, Products, Tree
     from randquant.statistics.estimate import (
-        LAPLACE,
-        NORMAL,
+        LAPLACE_HALF_WIDTH,
+        NORMAL_HALF_WIDTH,
         Answer,
         Estimate,
         SumNoise,
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from randquant.statistics.query import Query, Totals, numbers
     from randquant.statistics.records import (
         by_client,
-        frames_of,
         one_of_each,
+        read_frames,
         read_queries,
         read_records,
     )

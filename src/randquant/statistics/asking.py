@@ -14,7 +14,7 @@ from randquant.privacy.guarantee import UNITS, Unit
 from randquant.statistics.answers import Table
 from randquant.statistics.estimate import Answer
 from randquant.statistics.query import Columns, Query
-from randquant.statistics.records import frames_of, one_of_each
+from randquant.statistics.records import one_of_each, read_frames
 from randquant.statistics.surveys import Survey, check_clients, survey
 
 
@@ -80,7 +80,7 @@ def statistics(
     """
     validate.choice("trust", trust, ("central", "aggregate", "local"))
     validate.choice("unit", unit, UNITS)
-    frames, single = frames_of(clients)
+    frames, single = read_frames(clients)
     key = Key.generate() if seed is None else Key.from_seed(seed)
     if single and unit == "example":
         raise ValueError(
@@ -110,7 +110,7 @@ def noisy_answers(
     Args:
         terms: of the table.
         frames: columns of each client, or of all of them together.
-        key: a secret: it determines the noise, so knowing it is enough to subtract the noise.
+        key: a secret, because it determines the noise: with it, the noise can be subtracted.
         clients: number of clients; by default the number of frames.
     """
     count = len(frames) if clients is None else clients

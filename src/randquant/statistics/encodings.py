@@ -210,8 +210,8 @@ class Products:
         x, total = rows[~missing], np.zeros(self.size, np.int64)
         first, second = np.triu_indices(self.columns, 1)
         total[-1] = int(scales[-1]) * int(missing.sum())
-        for start in range(0, len(x), CHUNK_ROWS):
-            part = x[start : start + CHUNK_ROWS]
+        for start in range(0, len(x), CHUNK_SIZE):
+            part = x[start : start + CHUNK_SIZE]
             products = part[:, first] * part[:, second]
             exact = np.hstack([part, products, part**2 - 0.5]) * scales[:-1]
             floors = np.floor(exact)
@@ -223,6 +223,6 @@ class Products:
         return total
 
 
-CHUNK_ROWS = 1 << 16
+CHUNK_SIZE = 1 << 16
 """Rows that are encoded at once, which bounds memory; each chunk has random words of its own, so
 another value draws other roundings from the same key."""

@@ -1,4 +1,4 @@
-"""Estimates with their errors: what noise adds, what sampling adds, and an interval of both."""
+"""Estimates with their errors: of the noise, of sampling, and an interval for both."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Literal
 from randquant._internal.rounding import round_down, round_up
 from randquant.privacy.guarantee import Interval
 
-NORMAL = 2.05
+NORMAL_HALF_WIDTH = 2.05
 """Half width of intervals, in standard deviations of normal noise: it holds 96 % of a normal law.
 The 1 % above 95 % is a reserve for the error of the normal approximation; 1.96 leaves none."""
 
-LAPLACE = 2.28
-"""The same for Laplace noise, -log(0.04) / sqrt(2). Sums of such noise are closer to normal, so
-their intervals hold more than 96 %."""
+LAPLACE_HALF_WIDTH = 2.28
+"""Half width of intervals, in standard deviations of Laplace noise, -log(0.04) / sqrt(2). Sums of
+such noise are closer to normal, so that their intervals hold more than 96 %."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +27,10 @@ class Estimate:
         estimate: the number.
         noise_error: its standard deviation because of the noise.
         sampling_error: its standard deviation because the records are a sample.
+        standard_error: of both together.
         interval: contains the population's value in at least 95 of 100 tables, according to
             simulations; the whole possible range if the noise hides everything.
-        among_records: the same for the value of these very records, so for the noise alone.
+        among_records: the interval for the value of these very records, of the noise alone.
     """
 
     estimate: float
@@ -40,7 +41,6 @@ class Estimate:
 
     @property
     def standard_error(self) -> float:
-        """Standard deviation of noise and sampling together."""
         return math.hypot(self.noise_error, self.sampling_error)
 
     def __str__(self) -> str:
@@ -65,6 +65,7 @@ class Answer(Mapping[str, Estimate]):
 
     Attributes:
         estimates: by label.
+        estimate, interval: of the first label.
         places: (k,) where a curve's estimates lie, such as times; None if it is not a curve.
         unit: of all estimates: `records`, `values` of the column, or `probability`; None if they
             have different units and cannot be compared.
@@ -76,12 +77,10 @@ class Answer(Mapping[str, Estimate]):
 
     @property
     def estimate(self) -> float:
-        """The first estimate."""
         return self._first.estimate
 
     @property
     def interval(self) -> Interval:
-        """The interval of the first estimate."""
         return self._first.interval
 
     @property
@@ -104,7 +103,7 @@ class SumNoise:
 
     Attributes:
         deviation: standard deviation of each total's noise, in steps.
-        tail: half width of an interval in such deviations: NORMAL or LAPLACE.
+        tail: half width of an interval in such deviations, for normal or Laplace noise.
     """
 
     deviation: float
@@ -122,11 +121,11 @@ def smooth(
     """Make an estimate with symmetric intervals, cut to the possible range from low to high.
 
     Example:
-        >>> smooth(0.9, 0.1, 0.1, SumNoise(1.0, NORMAL), high=1.0).interval.upper
+        >>> smooth(0.9, 0.1, 0.1, SumNoise(1.0, NORMAL_HALF_WIDTH), high=1.0).interval.upper
         1.0
     """
     noise_half = noise.tail * noise_error
-    full_half = math.hypot(noise_half, NORMAL * sampling_error)
+    full_half = math.hypot(noise_half, NORMAL_HALF_WIDTH * sampling_error)
     ends = [Interval(_within(estimate - half, low, high), _within(estimate + half, low, high))
             for half in (full_half, noise_half)]  # fmt: skip
     return Estimate(_within(estimate, low, high), noise_error, sampling_error, *ends)
@@ -147,7 +146,8 @@ def ratio(
     Args:
         numerator, denominator: noisy; the latter is a number of records, unknown if below a half.
         squares: a, b, c: the largest likely square of numerator - t · denominator at t.
-        low, high: the smallest and the largest possible ratio, the result if nothing is known.
+        low, high: the smallest and the largest possible ratio, which the result is cut to, and
+            which it is if the denominator may be zero.
 
     Example:
         >>> ratio(1.0, 2.0, (0.25, 0.0, 0.0), -1.0, 1.0)
@@ -167,7 +167,7 @@ def proportion(count: float, records: float, noise_error: float, noise: SumNoise
     """Return Wilson's interval of a probability, times `records`, with noise on the count."""
     # (|count - records·p| - 1/2)^2 <= z^2 records·p(1 - p) + tail^2 noise^2: the half is the usual
     # continuity correction, since counts are whole numbers.
-    z, n = NORMAL**2, records
+    z, n = NORMAL_HALF_WIDTH**2, records
     squares = ((noise.tail * noise_error) ** 2, z * n, -z * n)
     shifted = (_within(count + half, 0.0, n) for half in (-0.5, 0.5))
     lower, upper = (ratio(each, n, squares, 0.0, 1.0) for each in shifted)

@@ -9,7 +9,7 @@ import numpy as np
 
 from randquant.privacy.guarantee import Interval
 from randquant.statistics.encodings import Products
-from randquant.statistics.estimate import NORMAL, Estimate, ratio
+from randquant.statistics.estimate import NORMAL_HALF_WIDTH, Estimate, ratio
 from randquant.statistics.query import Totals
 
 VARIANCE_DEVIATIONS = 1.5
@@ -53,11 +53,11 @@ class NoisyMoments:
 
     @property
     def present(self) -> float:
-        """Estimated number of records without missing values; at least 1, to divide by."""
+        # Estimated, and at least 1, because sums are divided by it.
         return max(float(self.sums[0, 0]), 1.0)
 
     def mean(self, i: int) -> float:
-        """Return the mean of column i, counted from 1."""
+        # Columns are counted from 1; a noisy ratio may lie beyond their bounds.
         return float(np.clip(self.sums[0, i] / self.present, -1.0, 1.0))
 
     def mean_estimate(self, i: int, middle: float, half: float) -> Estimate:
@@ -90,7 +90,7 @@ class NoisyMoments:
         value = self._covariance(i, j)
         noise_error = math.sqrt(max(a + b * value + c * value**2, 0.0)) / (self.tail * n)
         ends = []
-        for z in (NORMAL, 0.0):
+        for z in (NORMAL_HALF_WIDTH, 0.0):
             around_means = self._centred(i, j, spread, z)
             # theory/statistics.md, Proposition 7: products are taken around estimated means, which
             # shifts them by the product of the errors of both means; a variance only upward.
@@ -162,7 +162,7 @@ class NoisyMoments:
         return min(largest[0] ** 2 * variance_j, largest[1] ** 2 * variance_i)
 
     def _mean_interval(self, i: int, variance: float) -> Interval:
-        sampling, e = NORMAL**2 * variance * self.present, self.tail * self.errors
+        sampling, e = NORMAL_HALF_WIDTH**2 * variance * self.present, self.tail * self.errors
         squares = e[0, i] ** 2 + sampling, 0.0, e[0, 0] ** 2
         # Half a deviation more: sums of columns with few different values grow in large steps.
         correction = np.array([-0.5, 0.5]) * math.sqrt(variance)

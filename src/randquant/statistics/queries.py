@@ -16,7 +16,7 @@ from randquant.privacy.guarantee import Interval
 from randquant.statistics import estimate as errors
 from randquant.statistics import query
 from randquant.statistics.encodings import Cells, Products, Tree
-from randquant.statistics.estimate import NORMAL, Answer, Estimate
+from randquant.statistics.estimate import NORMAL_HALF_WIDTH, Answer, Estimate
 from randquant.statistics.moments import NoisyMoments
 
 NORMAL_QUANTILES = np.array([NormalDist().inv_cdf((k + 0.5) / 200) for k in range(200)])
@@ -79,7 +79,7 @@ class Mean:
 
 
 def _count_estimate(noisy_count: float, noise_error: float, totals: query.Totals) -> Estimate:
-    """Estimate how many of all records have a property, from their noisy number."""
+    # The number of all records is public, so that only the count is noisy.
     records = totals.records
     count = min(max(noisy_count, 0.0), float(records))
     share = count / records if records else 0.0
@@ -90,7 +90,6 @@ def _count_estimate(noisy_count: float, noise_error: float, totals: query.Totals
 
 
 def _square_root(variance: Estimate, scale: float) -> Estimate:
-    """Return the square root of a variance as a multiple of `scale`, with its errors."""
     root = math.sqrt(variance.estimate)
 
     def error(variance_error: float) -> float:
@@ -278,11 +277,9 @@ class Quantiles:
 
     @property
     def edges(self) -> np.ndarray:
-        """Edges of the bins, (steps + 1,)."""
         return np.linspace(self.low, self.high, self.steps + 1)
 
     def rows(self, columns: query.Columns) -> np.ndarray:
-        """Return the index of each value's bin."""
         return query.places(query.numbers(columns[self.column], self.column), self.edges)
 
     def answer(self, totals: query.Totals) -> Answer:
@@ -309,7 +306,7 @@ class Quantiles:
             noise_errors = noise.deviation * np.linalg.norm(mixed, axis=1)
             sampling = math.sqrt(at * (1 - at) * (present + present_error))
             noise_half = noise.tail * noise_errors
-            full_half = np.hypot(noise_half, NORMAL * sampling) + 0.5
+            full_half = np.hypot(noise_half, NORMAL_HALF_WIDTH * sampling) + 0.5
             bin_ = int(np.searchsorted(shares[1:], at))
             noise_error, sampling_error = (
                 _quantile_error(shares, edges, at, each / present)
@@ -323,7 +320,8 @@ class Quantiles:
 
 
 def _inverse(shares: np.ndarray, edges: np.ndarray, at: Any) -> Any:
-    """Invert a distribution function, linear between edges, at levels between 0 and 1."""
+    # The distribution function is linear between edges; `at` has levels between 0 and 1. A bin
+    # without values rises by nothing: 1e-300 keeps the division finite.
     k = np.searchsorted(shares[1:-1], at)
     rise = np.maximum(shares[k + 1] - shares[k], 1e-300)
     return edges[k] + (edges[k + 1] - edges[k]) * np.clip((at - shares[k]) / rise, 0.0, 1.0)

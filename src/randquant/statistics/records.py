@@ -24,22 +24,22 @@ FORMS = (
 )
 
 
-def frames_of(clients: Any) -> tuple[list[dict[str, np.ndarray]], bool]:
-    """Return each client's columns, and whether each client has exactly one record.
+def read_frames(clients: Any) -> tuple[list[dict[str, np.ndarray]], bool]:
+    """Convert clients' records to columns.
 
     Args:
         clients: see FORMS.
 
     Returns:
-        (frames, single): columns by name, (n,) each, of each client. If each client has one record,
-        one frame with a row per client, and True.
+        (frames, single): each client's columns by name, (n,) each, and False. If every client has
+        exactly one record, one frame with a row per client, and True.
 
     Raises:
-        TypeError, ValueError: they have another form, or different columns, or there are no
+        TypeError, ValueError: records have another form, or different columns, or there are no
             clients; the error names the client.
     """
     if _is_table(clients):
-        columns = columns_of(clients, "the table")
+        columns = read_columns(clients, "the table")
         if not len(next(iter(columns.values()))):
             raise ValueError("Expected at least one client, a row of the table, got 0 rows.")
         return [columns], True
@@ -59,7 +59,7 @@ def frames_of(clients: Any) -> tuple[list[dict[str, np.ndarray]], bool]:
     if all(isinstance(record, Mapping) and not any(map(_is_column, record.values()))
            for _, record in named):  # fmt: skip
         return [_stacked(named)], True
-    return [columns_of(record, name) for name, record in named], False
+    return [read_columns(record, name) for name, record in named], False
 
 
 def _is_table(value: Any) -> bool:
@@ -101,7 +101,7 @@ def _check_names(columns: list[Any], owner: str) -> None:
         )
 
 
-def columns_of(record: Any, name: str) -> dict[str, np.ndarray]:
+def read_columns(record: Any, name: str) -> dict[str, np.ndarray]:
     """Convert one client's record or table to columns of equal length."""
     if not _is_record(record):
         raise TypeError(f"Expected {FORMS}; got {validate.shown(record)} of {name}.")

@@ -17,7 +17,7 @@ from randquant.channels.keys import Key
 from randquant.privacy.accounting.release import Release
 from randquant.privacy.guarantee import Neighboring, Trust
 from randquant.statistics.answers import Table
-from randquant.statistics.records import columns_of, one_of_each
+from randquant.statistics.records import one_of_each, read_columns
 from randquant.statistics.surveys import MAX_VECTOR_VALUE, Survey, survey_from, survey_text
 
 DIGEST_NUMBERS = 16
@@ -101,16 +101,15 @@ class SurveyMechanism(MechanismDefaults):
 
     @property
     def dimension(self) -> int:
-        """Coordinates of an update, its digest included."""
         return self.terms.dimension + DIGEST_NUMBERS
 
     @property
     def coding(self) -> wire.Format:
-        """The payload's format: remainders modulo a power of two that no sum exceeds."""
+        # Remainders modulo a power of two that no sum exceeds.
         return wire.Format.from_facts(1 << self.terms.bits, "survey", self.survey)
 
     def size(self, dimension: int) -> int:
-        """Return the number of integers that are sent: coordinates without the digest."""
+        # The digest at the end of a vector is checked by the client itself and is not sent.
         return validate.whole("dimension", dimension, low=DIGEST_NUMBERS + 1) - DIGEST_NUMBERS
 
     def sum_bits(self, dimension: int, clients: int) -> int:
@@ -132,7 +131,7 @@ class SurveyMechanism(MechanismDefaults):
             ValueError, TypeError: a column is missing or cannot be read, or there are more records
                 than the survey allows a client.
         """
-        terms, columns = self.terms, columns_of(records, "a client")
+        terms, columns = self.terms, read_columns(records, "a client")
         if terms.unit == "client":
             columns = one_of_each(columns, key.fold_in("record"))
         count = len(next(iter(columns.values())))
@@ -187,13 +186,13 @@ class SurveyMechanism(MechanismDefaults):
     def release(
         self, dimension: int, rounds: int, neighboring: Neighboring = "replace_one"
     ) -> Release:
-        """Return the release of the survey in each of `rounds` rounds; also for `zero_out`."""
+        # The distance covers `zero_out` neighbours as well, see `Survey.released`.
         return self.terms.released(rounds, neighboring, "client")
 
     def example_release(
         self, dimension: int, rounds: int, neighboring: Neighboring, examples: int
     ) -> Release:
-        """Return the release for one record; it does not depend on the number of examples."""
+        # A sum is not divided by a number of examples, so that one record's distance is the same.
         return self.terms.released(rounds, neighboring, "example")
 
     def table(self, mean: np.ndarray, clients: int, records: int) -> Table:

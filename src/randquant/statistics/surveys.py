@@ -121,23 +121,21 @@ class Survey:
 
     @property
     def dimension(self) -> int:
-        """Number of integers of a vector."""
         return sum(query.block().size for query in self.queries.values())
 
     @property
     def largest(self) -> float:
-        """Upper bound of the absolute integers of a client's vector, without noise."""
-        # One integer is at most the vector's norm, and that at most the distance of two records.
+        # Upper bound of the absolute integers of a client's vector, without noise: an integer is at
+        # most the vector's norm, and the norm at most the distance of two records.
         return self.most * _record_distance(self.queries, self.amplitudes, self.norm)
 
     @property
     def release(self) -> Release:
-        """The release that accounting takes, for the unit of the survey."""
         return self.released(1, "replace_one", self.unit)
 
     @property
     def guarantee(self) -> Guarantee:
-        """The guarantee for one record, or for a client with one record."""
+        # For one record, or for a client with one record, by the unit of the survey.
         return account([self.release], self.delta)
 
     def released(self, rounds: int, neighboring: Neighboring, unit: Unit) -> Release:
@@ -186,7 +184,6 @@ class Survey:
         return np.concatenate(blocks)
 
     def share(self, key: Key) -> np.ndarray:
-        """Draw one share of the noise: (dimension,) int64."""
         return self.law.draw(self.dimension, key.fold_in("noise"))
 
     def read(self, totals: np.ndarray, records: int, clients: int = 1) -> dict[str, Answer]:
@@ -198,7 +195,7 @@ class Survey:
             clients: number of clients in it, each with its share of the noise.
         """
         shares = 1 if self.trust == "central" else clients
-        tail = estimate.LAPLACE if self.norm == "l1" else estimate.NORMAL
+        tail = estimate.LAPLACE_HALF_WIDTH if self.norm == "l1" else estimate.NORMAL_HALF_WIDTH
         # Rounding at random has a variance of at most 1/4 per record.
         noise = estimate.SumNoise(math.sqrt(shares * self.law.variance + records / 4), tail)
         answers, start = {}, 0
@@ -262,7 +259,7 @@ def survey(
     carried = min(MAX_VECTOR_VALUE / most, MAX_SUM_VALUE / records)
     widest = math.inf if trust == "central" else carried
     per_step: dict[Norm, float] = {"l1": 1 / epsilon, "l2": gaussian_noise(epsilon, delta)}
-    tails = {"l1": estimate.LAPLACE * math.sqrt(2), "l2": estimate.NORMAL}
+    tails = {"l1": estimate.LAPLACE_HALF_WIDTH * math.sqrt(2), "l2": estimate.NORMAL_HALF_WIDTH}
 
     def relative_noise(norm: Norm) -> float:
         # The sum of the logarithms of interval lengths, relative to amplitudes.
@@ -338,7 +335,7 @@ def _calibrated(
 def _parts(
     queries: Mapping[str, Query], weights: Mapping[str, float], norm: Norm
 ) -> dict[str, int]:
-    """Return relative amplitudes, about 2**20, at which queries' distances are as their weights."""
+    # Relative amplitudes, about 2**20, at which the queries' distances have the ratios of weights.
     distances = {
         name: _record_distance({name: query}, {name: WEIGHT_STEPS}, norm)
         for name, query in queries.items()
@@ -415,7 +412,6 @@ def _relative(queries: Mapping[str, Query], weights: Mapping[str, float]) -> dic
 
 
 def check_clients(clients: int, trust: Trust) -> None:
-    """Refuse a sum of one client under aggregate trust."""
     if trust == "aggregate" and clients < 2:
         raise ValueError(
             f"Expected at least 2 clients under aggregate trust, got {clients}: the sum of one "

@@ -13,7 +13,7 @@ from randquant._internal import validate
 from randquant.privacy.guarantee import Interval
 from randquant.statistics import query
 from randquant.statistics.encodings import Tree
-from randquant.statistics.estimate import NORMAL, Answer, Estimate, SumNoise
+from randquant.statistics.estimate import NORMAL_HALF_WIDTH, Answer, Estimate, SumNoise
 
 STEPS = 255
 """Largest number of steps that time is cut into, unless the curve is given at more times. The tree
@@ -24,7 +24,7 @@ SMOOTHING_STEPS = 16
 """Steps over which losses are averaged, to bound how many precede events of the same step: losses
 in whole units, such as months, fall into one step of many."""
 
-UNSEEN_EVENTS = 1.5
+UNSEEN_EVENT_COUNT = 1.5
 """Events that the variance of a curve without events allows for: the interval then ends at
 exp(-3/n), and 3 expected events are all unseen in 5 of 100 samples."""
 
@@ -116,7 +116,7 @@ def _curve(counts: np.ndarray, mixing: np.ndarray, noise: SumNoise) -> list[Esti
     log = np.cumsum(np.log(survivors[k] / n[k]) + log_bias)
     hazards = _hazards(e[k], n[k])
     greenwood = np.cumsum(hazards / ((1 - np.minimum(hazards, 0.9)) * n[k]))
-    sampling = np.sqrt(greenwood + (UNSEEN_EVENTS / n[k]) ** 2)
+    sampling = np.sqrt(greenwood + (UNSEEN_EVENT_COUNT / n[k]) ** 2)
     # Losses of a step may have come before its events, which lowers the curve by at most this.
     order = np.cumsum(hazards * np.maximum(_smoothed(_losses(e, n)[k]), 0.0) / n[k])
 
@@ -142,7 +142,7 @@ def _curve(counts: np.ndarray, mixing: np.ndarray, noise: SumNoise) -> list[Esti
     columns = zip(
         padded(curve, float(curve[-1]) if len(curve) else 1.0),
         *(padded(each, math.inf) for each in errors),
-        ends(np.hypot(noise_half, NORMAL * sampling)), ends(noise_half), strict=True,
+        ends(np.hypot(noise_half, NORMAL_HALF_WIDTH * sampling)), ends(noise_half), strict=True,
     )  # fmt: skip
     return [
         Estimate(min(max(s, both.lower), both.upper), noise_error, sampling_error, both, noise_only)
@@ -209,9 +209,9 @@ def _cells(columns: query.Columns, time: str, event: str, until: float, steps: i
 
 
 def _events_and_risk(cells: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the events and the numbers at risk of each step, or their rows of a mixing matrix."""
+    # Of each step, from the cells of counts, or from rows of a mixing matrix. At risk in a step are
+    # all whose event or loss is in it or later.
     events, losses = np.split(cells, 2)
-    # At risk in a step are all whose event or loss is in it or later.
     return events, np.cumsum((events + losses)[::-1], axis=0)[::-1]
 
 
@@ -304,7 +304,7 @@ class LogRank:
 
         noise_half, deviation = noise.tail * noise_error, math.hypot(noise_error, sampling)
         # Half an event more, as a continuity correction.
-        full_half = math.hypot(noise_half, NORMAL * sampling) + 0.5
+        full_half = math.hypot(noise_half, NORMAL_HALF_WIDTH * sampling) + 0.5
         ends = interval(full_half, 0.0)
         z_ends = Interval(ends.lower / deviation, ends.upper / deviation)
         z_errors = noise_error / deviation, sampling / deviation

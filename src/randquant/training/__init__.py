@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from randquant._internal.lazy_imports import lazily
 
 if TYPE_CHECKING:
-    from randquant.local_training.problem import Problem, problem_of
+    from randquant.local_training.problem import Problem, make_problem
     from randquant.training.algorithm import Algorithm, State, distributed_sgd
     from randquant.training.cohort import ABSENT_BATCH_SIZE, RoundCollector
     from randquant.training.config import PLACES, Task, TrainConfig, check_config
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         sample_poisson,
     )
     from randquant.training.records import RoundMetrics, RunRecord, RunSummary, SentRounds
+    from randquant.training.run import Run
     from randquant.training.runs.advice import about_constant, about_steps, best_constant
     from randquant.training.runs.binding import bind
     from randquant.training.runs.execution import create as create_run
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from randquant.training.runs.store import RunStore, Secret, StoredRun, is_run, read_finished
     from randquant.training.schedule import Schedule, sample
     from randquant.training.server import Server
-    from randquant.training.trained import Run
 
 __all__ = [
     "Problem",
@@ -54,8 +54,8 @@ __all__ = [
     "create_run",
     "is_run",
     "load_parameters",
+    "make_problem",
     "notes_on_runs",
-    "problem_of",
     "read_run",
     "settings_of",
     "train_run",

@@ -15,8 +15,8 @@ from randquant.aggregation.auxiliary_numbers import EXAMPLES
 from randquant.aggregation.mechanism import CoordinateError, UpdateMechanism
 from randquant.channels.keys import Key
 from randquant.local_training.client import Learner
-from randquant.local_training.clients import named
-from randquant.local_training.together import KNOWN_ATTENTION
+from randquant.local_training.clients import error_context
+from randquant.local_training.vectorized import KNOWN_ATTENTION
 from randquant.privacy.accounting.sampling import HiddenCohorts
 from randquant.rounds.preparation import UpdatePreparation
 
@@ -113,7 +113,7 @@ class RoundCollector:
 
     @property
     def dimension(self) -> int:
-        """Coordinates of what a client encodes: its update and its numbers."""
+        # A client encodes its update and its numbers as one vector.
         return self.learner.dimension + self.preparation.extra
 
     @property
@@ -155,9 +155,11 @@ class RoundCollector:
         problem = self.learner.problem
         vectors = np.empty((len(clients), self.dimension), dtype=np.float32)
         for row, client in enumerate(clients):
-            relative_loss = 1.0 if problem.guess is None else float(losses[row] / problem.guess)
+            relative_loss = (
+                1.0 if problem.uniform_loss is None else float(losses[row] / problem.uniform_loss)
+            )
             # An error names its client: in this simulation its data are the caller's.
-            with named(problem.clients.names[client]):
+            with error_context(problem.clients.names[client]):
                 _check_finite(updates[row])
                 vectors[row] = self.preparation.vector(
                     updates[row], weights, relative_loss, self._client_numbers(client)
@@ -182,7 +184,7 @@ class RoundCollector:
         return payloads
 
     def _client_numbers(self, client: int) -> dict[str, float]:
-        """Return the numbers a client may send, measured on its data before it trains."""
+        # Measured before the client trains: afterwards its model would fit its own data.
         if (scalars := self.preparation.scalars) is None:
             return {}
         values = {EXAMPLES: float(self.learner.problem.clients.sizes[client])}
@@ -235,8 +237,8 @@ class _Noise(NamedTuple):
 
     Attributes:
         error: the error of one client's decoded coordinate.
-        senders: how many clients' noise the sum holds.
-        divisor_share: what the sum is divided by, as a share of the senders.
+        senders: number of clients whose noise is in the sum.
+        divisor_share: the divisor of the sum, as a share of the senders.
     """
 
     error: CoordinateError

@@ -156,7 +156,7 @@ class TrainConfig:
 
     @property
     def own_mechanism(self) -> bool:
-        """True if the mechanism was passed as an object; `parameters` hold its record."""
+        # It was passed as an object; `parameters` hold its record.
         return self.mechanism == OWN
 
     @property

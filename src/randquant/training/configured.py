@@ -1,4 +1,4 @@
-"""The mechanism that a run is configured with: built, described and fingerprinted."""
+"""The mechanism of a run's configuration: built, described and fingerprinted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ start of a run slower. They must not change: the digests in stores depend on the
 
 
 def configured_mechanism(config: TrainConfig) -> UpdateMechanism:
-    """Build the mechanism that a run is configured with.
+    """Build the mechanism of a run's configuration.
 
     Raises:
         ValueError: its name is unknown, it does not have such parameters or they are out of
@@ -57,14 +57,14 @@ def configured_mechanism(config: TrainConfig) -> UpdateMechanism:
     )
 
 
-def sent(config: TrainConfig, dimension: int) -> str:
-    """Describe what a client sends in a round.
+def describe_upload(config: TrainConfig, dimension: int) -> str:
+    """Describe a client's upload in a round.
 
     Example:
         >>> from randquant import Privacy
         >>> from randquant.training.config import Task
         >>> privacy = Privacy(numbers=("accuracy",))
-        >>> sent(TrainConfig(Task(200), "rqm", cohort=40, privacy=privacy), 650)
+        >>> describe_upload(TrainConfig(Task(200), "rqm", cohort=40, privacy=privacy), 650)
         '650 coordinates and 1 number beside them'
     """
     count = len(config.privacy.numbers)

@@ -23,17 +23,17 @@ from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.channels.keys import Key
 from randquant.local_training.client import Learner
 from randquant.local_training.local import Local
-from randquant.local_training.problem import Loss, problem_of
-from randquant.local_training.raw_units import Standardized, standardized
+from randquant.local_training.problem import Loss, make_problem
+from randquant.local_training.standardized_model import Standardized, standardized
 from randquant.planning.privacy import Privacy
 from randquant.training.config import TrainConfig, changes_between
 from randquant.training.records import RoundMetrics
 from randquant.training.request import complete
+from randquant.training.run import Run
 from randquant.training.runs import binding, execution
 from randquant.training.runs.setup import RunInputs
 from randquant.training.runs.store import RunStore, Secret, digest, run_key
 from randquant.training.server import Callback, Server
-from randquant.training.trained import Run
 
 LARGEST_COHORT = 1000
 """Clients a round by default, if there are as many.
@@ -175,7 +175,7 @@ def train(
         ("local", local, Local), ("server", server, Server), ("privacy", privacy, Privacy),
     ):  # fmt: skip
         validate.kind(name, value, kind)
-    problem = problem_of(
+    problem = make_problem(
         model, clients, loss=loss, test=test, parts=local.parts, frozen=local.frozen,
         buffers=local.buffers, columns=local.columns, public=local.public,
     )  # fmt: skip

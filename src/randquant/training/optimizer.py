@@ -123,11 +123,9 @@ class OptimizerStep:
 
     @property
     def dimension(self) -> int:
-        """Number of coordinates of an update."""
         return sum(int(np.prod(shape, dtype=np.int64)) for shape in self.shapes)
 
     def init(self) -> OptimizerState:
-        """Return the state before the first round."""
         return self._optimizer_at_zero().state_dict()
 
     def described(self) -> tuple[str, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Records of a run: what each round released and measured, and the results of the whole."""
+"""Records of a run: each round's release and measurements, and the results of the whole."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class RoundCost:
             `aggregate` trust those of masked vectors (the handshake is not counted).
         seconds_gradient: wall time that workers spent in forward and backward passes.
         seconds_protect: all the rest of the round: clip, encode, pack, unpack, sum, decode, step.
-        mean: SHA-256 of the decoded mean, in hexadecimal: what the server learned. Empty if nobody
-            took part.
+        mean: SHA-256 of the decoded mean, which is all that the server learns, in hexadecimal.
+            Empty if nobody took part.
         mean_norm: L2 norm of the decoded mean, noise included; None if nobody took part.
         noise_norm: expected L2 norm of the noise in the mean; None where the mechanism does not
             say.
@@ -47,17 +47,18 @@ class RoundCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundMetrics(RoundCost):
-    """A round of a run: what it released and took, and what is known of the run after it.
+    """A round of a run: its release and cost, and the state of the run after it.
 
     Attributes:
         round: 1 for the first round.
         accuracy, loss: on test data, or None on rounds without evaluation; loss in nats for
-            cross-entropy. Accuracy is None where the task is no classification.
+            cross-entropy. Accuracy is None where the task is not a classification.
         seconds_evaluate: evaluation on test data, in seconds.
+        seconds: wall time of the round and its evaluation.
         participations: the most rounds that any client has taken part in, this one included.
         epsilon: proven upper bound of that client's epsilon if the run had been declared to end
-            with this round; None without privacy. It is no guarantee of a run whose end is chosen
-            by looking at it: that run's is of all declared rounds.
+            with this round; None without privacy. It is not the guarantee of a run whose end was
+            chosen by looking at it: that guarantee covers all declared rounds.
         delta, neighboring: those of that epsilon; they may change when a run is resumed.
     """
 
@@ -72,7 +73,6 @@ class RoundMetrics(RoundCost):
 
     @property
     def seconds(self) -> float:
-        """Wall time of the round and its evaluation, in seconds."""
         return self.seconds_gradient + self.seconds_protect + self.seconds_evaluate
 
 
@@ -87,15 +87,15 @@ class SentRounds:
         settings: digest of the settings that must not change during the run.
         channel: fingerprint of its channel, or of its own mechanism, in hexadecimal; empty if it
             uses none.
-        round: rounds that were started.
-        declared: rounds that the run was to have when its first one was sent. The run may end
-            earlier, for whatever reason, and never later.
+        round: number of rounds that were started.
+        declared: number of rounds of the run when its first one was sent. The run may end earlier,
+            for any reason, but never later.
         participations: the most of the declared rounds that any client takes part in.
         epsilon: proven upper bound of that client's epsilon after all declared rounds; None without
             privacy.
         delta, neighboring: those of that epsilon.
         commitment: binds the run to its secret key without revealing it; empty for a seed.
-        asked: whether clients were asked for what the run standardises by.
+        asked: clients were asked for the statistics that standardise the data.
     """
 
     settings: str
@@ -119,17 +119,16 @@ class SentRounds:
 
     @property
     def binding(self) -> bool:
-        """True if rounds can no longer be added: something was sent under a guarantee."""
+        # Rounds can no longer be added once something was sent under a guarantee.
         return self.begun and self.epsilon is not None
 
     @property
     def begun(self) -> bool:
-        """True if a round was started, or clients were asked for statistics."""
         return self.round > 0 or self.asked
 
     @property
     def identity(self) -> str:
-        """The run's identity, to which all its files are bound, in hexadecimal (SHA-256)."""
+        # All files of the run are bound to it: a record of another run would not be read.
         return hashlib.sha256(f"{self.settings} {self.channel}".encode()).hexdigest()
 
 
@@ -139,20 +138,21 @@ class RunSummary:
 
     Attributes:
         accuracy, loss: of the final model on test data; None without test data, accuracy also
-            where the task is no classification.
+            where the task is not a classification.
         dimension: coordinates of an update.
         bytes_per_upload: bytes one client uploads in one round it takes part in, see `bytes_up`.
+        bits_per_coordinate: the same in bits, for each coordinate of an update.
         participations: the most of the declared rounds that any client takes part in.
         guarantee: of all declared rounds, also if the run ended before; None without privacy.
-        rounds: how many rounds were done.
-        stopped: why these are fewer than configured or declared; empty if they are not.
+        rounds: number of rounds that were done.
+        stopped: reason why these are fewer than configured or declared; empty if they are not.
         bytes_as_codes: bytes of one client's plain codes, not masked for a sum.
-        beside: a second guarantee of the same run, of a whole client, against the server and all
-            who see who takes part, where `guarantee` is of one example or under `model` trust;
-            else None.
+        beside: a second guarantee of the same run, of a whole client, against the server and
+            anyone who sees who takes part, where `guarantee` is of one example or under `model`
+            trust; else None.
         advice: what to do about the released means or the loss on test data; may be empty.
         spent: the part of the guarantee that was spent before the first round: before the run
-            (`Privacy.spent`), and on the statistics that it standardises by; None if nothing was.
+            (`Privacy.spent`), and on statistics that standardise the data; None if nothing was.
     """
 
     accuracy: float | None
@@ -170,7 +170,6 @@ class RunSummary:
 
     @property
     def bits_per_coordinate(self) -> float:
-        """Bits that one client uploads in one round per coordinate, header included."""
         return 8 * self.bytes_per_upload / self.dimension
 
     @classmethod
@@ -191,7 +190,12 @@ class RunSummary:
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """A finished run: its configuration, what each round measured, and its results."""
+    """A finished run: its configuration, the metrics of each round, and its results.
+
+    Attributes:
+        rounds: number of rounds that were done.
+        seconds: wall time of all rounds and evaluations, without loading data and compiling.
+    """
 
     config: TrainConfig
     metrics: Sequence[RoundMetrics]
@@ -199,10 +203,8 @@ class RunRecord:
 
     @property
     def rounds(self) -> int:
-        """Number of rounds that were done."""
         return self.config.rounds if self.summary.rounds is None else self.summary.rounds
 
     @property
     def seconds(self) -> float:
-        """Wall time of all rounds and evaluations, without loading data and compiling."""
         return sum(metrics.seconds for metrics in self.metrics)

@@ -57,7 +57,7 @@ def _with_cap(config: TrainConfig) -> TrainConfig:
 
 
 def _need(config: TrainConfig, problem: Problem, key: Key) -> tuple[Need, int | None]:
-    """Return the target of a run, and the least examples of a client if examples are protected."""
+    # Second, the smallest number of examples of a client, if examples are protected.
     privacy = config.privacy
     if config.stop_at_epsilon is None or privacy.clip_norm is None:
         missing = "clip_norm" if privacy.clip_norm is None else "epsilon"

@@ -79,7 +79,7 @@ class Schedule:
         return self.ledger.epsilon(rounds if self.ledger.hidden else participations)
 
     def guarantee(self, rounds: int, participations: int) -> Guarantee | None:
-        """Return the tightest guarantee for the same rounds; None without privacy."""
+        # The tightest one for the same rounds as `epsilon`; None without privacy.
         return self.ledger.guarantee(rounds if self.ledger.hidden else participations)
 
     def step(self, done: int, participations: np.ndarray) -> Step:
@@ -115,39 +115,42 @@ class Schedule:
         stopped = f"before round {done + 1} of {self.config.rounds}: {reason}"
         return Step(None, so_far, spent, stopped)
 
-    def check(self, sent: SentRounds) -> None:
+    def check(self, sent_rounds: SentRounds) -> None:
         """Refuse a configuration with fewer rounds than were sent, or more than were declared.
 
         Args:
-            sent: the run's record of what was declared and sent.
+            sent_rounds: the run's record of declared and sent rounds.
 
         Raises:
             ValueError: fewer rounds than were sent, more than were declared before the first, or a
                 `stop_at_epsilon` below what the declared rounds cost.
         """
-        if sent.round > self.config.rounds:
+        if sent_rounds.round > self.config.rounds:
             raise ValueError(
-                f"Expected rounds >= {sent.round}, which were sent, got {self.config.rounds}: what "
-                "was sent cannot be taken back."
+                f"Expected rounds >= {sent_rounds.round}, which were sent, got "
+                f"{self.config.rounds}: what was sent cannot be taken back."
             )
         # Until something is sent, or without privacy, there is no guarantee to keep.
-        if not sent.binding:
+        if not sent_rounds.binding:
             return
         # theory/accounting.md, Proposition 8: a run may be ended early because of what its models
         # showed, so its cost is that of all declared rounds, whenever it ends.
-        cost, limit = self.epsilon(sent.declared, sent.participations), self.config.stop_at_epsilon
+        cost, limit = (
+            self.epsilon(sent_rounds.declared, sent_rounds.participations),
+            self.config.stop_at_epsilon,
+        )
         if limit is not None and cost is not None and cost > limit:
             raise ValueError(
-                f"Expected stop_at_epsilon >= {_text(cost)}, which the {sent.declared} rounds "
-                f"declared before the first cost, got {limit}: the guarantee covers them all, "
-                "however the run ends."
+                f"Expected stop_at_epsilon >= {_text(cost)}, which the {sent_rounds.declared} "
+                f"rounds declared before the first cost, got {limit}: the guarantee covers them "
+                "all, however the run ends."
             )
         # theory/accounting.md, Proposition 9: no epsilon covers rounds that are added because of
         # what the first ones showed.
-        if (rounds := self.declared()[0]) > sent.declared:
+        if (rounds := self.declared()[0]) > sent_rounds.declared:
             raise ValueError(
-                f"Expected at most the {sent.declared} rounds declared before the first, got "
-                f"{rounds}: no guarantee covers rounds that were added after others were seen. "
+                f"Expected at most the {sent_rounds.declared} rounds declared before the first, "
+                f"got {rounds}: no guarantee covers rounds that were added after others were seen. "
                 "Begin a new run from this model; the epsilons of the two add up, and their deltas."
             )
 
@@ -183,7 +186,7 @@ class Schedule:
         return done, int(participations.max())
 
     def _affords(self, rounds: int) -> bool:
-        """Return whether a client may take part `rounds` times; with hidden cohorts, of a run."""
+        # `rounds` are participations of a client, or with hidden cohorts rounds of the run.
         limit, cost = self.config.stop_at_epsilon, self.ledger.epsilon(rounds)
         return limit is None or cost is None or cost <= limit
 

@@ -70,7 +70,7 @@ class Server:
                 )
 
     def evaluates(self, round: int, rounds: int) -> bool:
-        """Return whether the model is evaluated after a round; after the last it always is."""
+        # Besides, a run always evaluates its last model.
         return round % (self.evaluate_every or max(1, rounds // 10)) == 0
 
     def _check_function(self) -> None:

@@ -197,7 +197,7 @@ def _definitions(path: Path) -> dict[str, Any]:
     # goes on begins with the same weights.
     from torch import nn
 
-    from randquant.local_training.copies import seeded
+    from randquant.local_training.models import seeded
 
     definitions = {}
     with seeded(0):

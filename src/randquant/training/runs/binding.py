@@ -14,8 +14,8 @@ import torch
 
 from randquant._internal.serialization import from_json
 from randquant.channels.keys import Key
-from randquant.local_training.copies import described, tensors
 from randquant.local_training.examples import Examples, StoredExamples
+from randquant.local_training.models import described, tensors
 from randquant.local_training.problem import Problem, without_addresses
 from randquant.training.runs.store import RunStore
 

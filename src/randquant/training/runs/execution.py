@@ -91,7 +91,7 @@ def create(
     setup = prepare(config, key, inputs)
     setup.learner.check()
     rounds, most = declared = setup.schedule.declared()
-    sent = SentRounds(
+    sent_rounds = SentRounds(
         digest(config), setup.fingerprint, 0, *declared, setup.schedule.epsilon(rounds, most),
         config.delta, config.privacy.neighboring, commitment(config, key),
     )  # fmt: skip
@@ -100,7 +100,7 @@ def create(
         contents["key"] = {"key": secret.hexadecimal()}
     # Without participations: of the first state only the weights are read again.
     first = State(0, setup.learner.parameters(), np.zeros(0, dtype=np.int64))
-    initial = first.to_bytes(sent.identity)
+    initial = first.to_bytes(sent_rounds.identity)
     if folder.exists() and any(folder.iterdir()):
         clear_folder(folder, overwrite)
     make_folder(folder)
@@ -121,7 +121,7 @@ def create(
                 baseline.privacy.neighboring,
             )  # fmt: skip
             RunStore(folder / BASELINE).create({"config": baseline, "sent": baseline_sent})
-        RunStore(folder).create({"config": config, "sent": sent, **contents}, initial)
+        RunStore(folder).create({"config": config, "sent": sent_rounds, **contents}, initial)
 
 
 def execute(
@@ -201,33 +201,33 @@ def load_statistics(folder: Path, problem: Problem) -> FeatureStatistics | None:
     home = RunStore(folder.parent if folder.name == BASELINE else folder)
     if (query := standardization_query(home.config(), problem)) is None:
         return None
-    return standardization.read(home, query, home.sent().identity)
+    return standardization.read(home, query, home.sent_rounds().identity)
 
 
 def _state(store: RunStore, name: Literal["initial", "latest"]) -> State | None:
-    content, sent = store.state(name), store.sent()
-    return State.from_bytes(content, sent.identity, store.path) if content else None
+    content, sent_rounds = store.state(name), store.sent_rounds()
+    return State.from_bytes(content, sent_rounds.identity, store.path) if content else None
 
 
 def _ask_statistics(folder: Path, inputs: RunInputs) -> None:
-    """Ask the clients once for the statistics that the run standardises by, if it does."""
     store = RunStore(folder)
     config = store.config()
     if config.local.standardize is None or store.has("standardization"):
         return
     setup = _setup(folder, config, inputs)
-    query, sent = standardization_query(config, setup.problem), _read_resumable(store, setup).sent
-    if query is None or query.terms is None:
+    query = standardization_query(config, setup.problem)
+    sent_rounds = _read_resumable(store, setup).sent_rounds
+    if query is None or query.survey is None:
         return
     # They are on disk before the first round: if they are gone, so may be other records.
-    if sent.round > 0:
+    if sent_rounds.round > 0:
         raise ValueError(
             f"Expected the statistics that the run standardises by in {store.path}, found none, "
-            f"although {sent.round} rounds were sent with them. {RESTORE}"
+            f"although {sent_rounds.round} rounds were sent with them. {RESTORE}"
         )
     # The cost first, then the question: a kill in between overstates the cost, never the reverse.
-    store.write_sent(dataclasses.replace(_declare(sent, setup.schedule), asked=True))
-    standardization.ask(store, query, setup.problem, setup.schedule.key, sent.identity)
+    store.write_sent(dataclasses.replace(_declare(sent_rounds, setup.schedule), asked=True))
+    standardization.ask(store, query, setup.problem, setup.schedule.key, sent_rounds.identity)
 
 
 def _change_settings(folder: Path, changes: Mapping[str, Any], inputs: RunInputs) -> None:
@@ -244,11 +244,11 @@ def _change_settings(folder: Path, changes: Mapping[str, Any], inputs: RunInputs
         )
     setup = _setup(folder, config, inputs)
     schedule = setup.schedule
-    schedule.check(store.sent())
+    schedule.check(store.sent_rounds())
     rounds = schedule.declared()[0]
     # The baseline first, as in `create`. It is not cut below the rounds that it has done.
     if (inner := RunStore(folder / BASELINE)).exists():
-        done = inner.sent().round
+        done = inner.sent_rounds().round
         inner.write("config", without_privacy(config, max(rounds, done), setup.mechanism))
     store.write("config", config)
 
@@ -264,7 +264,7 @@ def _setup(folder: Path, config: TrainConfig, inputs: RunInputs) -> TrainingSetu
     key = run_key(config, home)
     # With another key a round that is repeated after a kill would have other noise: a second
     # release at the cost of one. Neither key may be shown.
-    if home.sent().commitment != commitment(home.config(), key):
+    if home.sent_rounds().commitment != commitment(home.config(), key):
         raise ValueError(
             f"Expected the secret key that the run in {folder} began with, got a different one: "
             "rounds that were sent would be sent a second time with other noise. Restore the key "
@@ -300,10 +300,10 @@ def _execute_one(folder: Path, on_round: OnRound, inputs: RunInputs) -> records.
             preparation=setup.preparation,
             # From public settings, so that clients may know it; the same after a kill, so that the
             # run goes on with the same subsets of coordinates.
-            public_seed=int(store.sent().identity[:16], 16),
+            public_seed=int(store.sent_rounds().identity[:16], 16),
         )
-        state, metrics, sent = _train(store, setup, algorithm, on_round)
-    summary = _summary(setup, state, metrics, upload_bytes, sent)
+        state, metrics, sent_rounds = _train(store, setup, algorithm, on_round)
+    summary = _summary(setup, state, metrics, upload_bytes, sent_rounds)
     store.write_summary(summary)
     return records.RunRecord(config, metrics, summary)
 
@@ -311,26 +311,25 @@ def _execute_one(folder: Path, on_round: OnRound, inputs: RunInputs) -> records.
 def _train(
     store: RunStore, setup: TrainingSetup, algorithm: Algorithm, on_round: OnRound
 ) -> tuple[State, list[RoundMetrics], SentRounds]:
-    """Run the rounds from the last checkpoint to the end."""
     schedule = setup.schedule
     config = schedule.config
     stored = _read_resumable(store, setup)
     state = _latest_state(store, len(stored.metrics)) or algorithm.init()
-    sent, done = _restate(store, stored, schedule)
+    sent_rounds, done = _restate(store, stored, schedule)
     key = schedule.key.fold_in("updates")
     step = schedule.step(state.round, state.participations)
     while step.cohort is not None:
         number = state.round + 1
         # On disk before clients are asked: after a kill the files may overstate what was sent by
         # one round, and never understate it. A round that is repeated is on record already.
-        if number > sent.round:
-            sent = dataclasses.replace(sent, round=number)
-            store.write_sent(sent)
+        if number > sent_rounds.round:
+            sent_rounds = dataclasses.replace(sent_rounds, round=number)
+            store.write_sent(sent_rounds)
         try:
             state, cost = algorithm.apply(state, step.cohort, key)
         except ValueError as error:
             raise ValueError(f"Round {number}: {error}") from error
-        metrics = _metrics(number, cost, sent, step)
+        metrics = _metrics(number, cost, sent_rounds, step)
         step = schedule.step(number, state.participations)
         new = number > len(done)
         if not new:
@@ -344,30 +343,30 @@ def _train(
         # Metrics and checkpoint in one transaction: a checkpoint is never ahead of the metrics,
         # which `_latest_state` would take for lost rounds.
         if new or is_checkpoint:
-            checkpoint = state.to_bytes(sent.identity) if is_checkpoint else b""
+            checkpoint = state.to_bytes(sent_rounds.identity) if is_checkpoint else b""
             store.commit(metrics if new else None, checkpoint)
         # Last: if a callback raises, the round is complete, and the run can be continued.
         on_round(config, metrics)
-    if state.round < sent.round:
+    if state.round < sent_rounds.round:
         raise ValueError(
-            f"Expected settings that allow the {sent.round} rounds that were sent, got an end "
-            f"{step.stopped}: what was sent cannot be taken back."
+            f"Expected settings that allow the {sent_rounds.round} rounds that were sent, got an "
+            f"end {step.stopped}: what was sent cannot be taken back."
         )
     if done[-1].loss is None and setup.problem.test is not None:
         # `rounds` was lowered to the number sent, so the last round was not known to be the last.
         done[-1] = _evaluated(done[-1], setup.learner, state)
-        store.write_sent(sent, done)
-    return state, done, sent
+        store.write_sent(sent_rounds, done)
+    return state, done, sent_rounds
 
 
-def _metrics(number: int, cost: RoundCost, sent: SentRounds, step: Step) -> RoundMetrics:
+def _metrics(number: int, cost: RoundCost, sent_rounds: SentRounds, step: Step) -> RoundMetrics:
     return RoundMetrics(
         **dataclasses.asdict(cost),
         round=number,
         participations=step.participations,
         epsilon=step.epsilon,
-        delta=sent.delta,
-        neighboring=sent.neighboring,
+        delta=sent_rounds.delta,
+        neighboring=sent_rounds.neighboring,
     )
 
 
@@ -408,15 +407,16 @@ def _summary(
     state: State,
     metrics: list[RoundMetrics],
     upload_bytes: int,
-    sent: SentRounds,
+    sent_rounds: SentRounds,
 ) -> RunSummary:
     schedule = setup.schedule
-    most = sent.participations
+    most = sent_rounds.participations
     stopped = schedule.step(state.round, state.participations).stopped
-    if state.round < sent.declared:
+    if state.round < sent_rounds.declared:
         # theory/accounting.md, Proposition 8: the end may have been chosen by looking at the model,
         # so the guarantee is that of all declared rounds.
-        stopped = f"before round {state.round + 1} of {sent.declared}: the guarantee is of them all"
+        stopped = f"before round {state.round + 1} of {sent_rounds.declared}"
+        stopped += ": the guarantee is of them all"
     last = metrics[-1]  # the last round is always evaluated
     return RunSummary(
         accuracy=last.accuracy,
@@ -425,7 +425,7 @@ def _summary(
         dimension=setup.learner.dimension,
         bytes_per_upload=upload_bytes,
         participations=most,
-        guarantee=schedule.guarantee(sent.declared, most),
+        guarantee=schedule.guarantee(sent_rounds.declared, most),
         rounds=state.round,
         stopped=stopped,
         bytes_as_codes=setup.mechanism.payload_bytes(setup.dimension),
@@ -443,13 +443,13 @@ def _read_resumable(store: RunStore, setup: TrainingSetup) -> StoredRun:
     # Without results: they are about to be replaced, and may be damaged.
     config, stored = setup.schedule.config, store.read(results=False)
     # The channel may be read from a file, whose name alone is in the settings' digest.
-    if stored.sent.channel != setup.fingerprint:
+    if stored.sent_rounds.channel != setup.fingerprint:
         raise ValueError(
             f"Expected the mechanism that the run in {store.folder} began with, got a different "
             f"{config.mechanism}, or a file that it reads has changed: restore that or begin a new "
             "run."
         )
-    setup.schedule.check(stored.sent)
+    setup.schedule.check(stored.sent_rounds)
     return stored
 
 
@@ -466,32 +466,37 @@ def _latest_state(store: RunStore, rounds: int) -> State | None:
 def _restate(
     store: RunStore, stored: StoredRun, schedule: Schedule
 ) -> tuple[SentRounds, list[RoundMetrics]]:
-    """Restate what was declared and sent, at the delta and for the neighbours now configured."""
-    # theory/accounting.md, Proposition 8: every delta and both neighbouring relations hold of the
-    # declared rounds at once, so they may be chosen afterwards.
-    sent = _declare(stored.sent, schedule)
-    terms = {"delta": sent.delta, "neighboring": sent.neighboring}
+    # At the delta and for the neighbours that are configured now. They may be chosen afterwards:
+    # every delta and both neighbouring relations hold of the declared rounds at once
+    # (theory/accounting.md, Proposition 8).
+    sent_rounds = _declare(stored.sent_rounds, schedule)
+    terms = {"delta": sent_rounds.delta, "neighboring": sent_rounds.neighboring}
     metrics = [
         dataclasses.replace(m, epsilon=schedule.epsilon(m.round, m.participations or 0), **terms)
         for m in stored.metrics
     ]
-    if tuple(metrics) != stored.metrics or sent != stored.sent:
-        store.write_sent(sent, metrics)
-    return sent, metrics
+    if tuple(metrics) != stored.metrics or sent_rounds != stored.sent_rounds:
+        store.write_sent(sent_rounds, metrics)
+    return sent_rounds, metrics
 
 
-def _declare(sent: SentRounds, schedule: Schedule) -> SentRounds:
-    """Return the record at the terms now configured; its rounds stay once something was sent."""
+def _declare(sent_rounds: SentRounds, schedule: Schedule) -> SentRounds:
+    # Once something was sent, the declared rounds stay: no guarantee covers rounds added later.
     config = schedule.config
-    declared = (sent.declared, sent.participations) if sent.binding else schedule.declared()
+    rounds, participations = (
+        (sent_rounds.declared, sent_rounds.participations)
+        if sent_rounds.binding
+        else schedule.declared()
+    )
     return dataclasses.replace(
-        sent, declared=declared[0], participations=declared[1], epsilon=schedule.epsilon(*declared),
-        delta=config.delta, neighboring=config.privacy.neighboring,
+        sent_rounds, declared=rounds, participations=participations,
+        epsilon=schedule.epsilon(rounds, participations), delta=config.delta,
+        neighboring=config.privacy.neighboring,
     )  # fmt: skip
 
 
 def _warm_up(setup: TrainingSetup, config: TrainConfig) -> int:
-    """Compile the encoder before the first round is timed; return the bytes of an upload."""
+    # Compiles the encoder before the first round is timed, and returns the bytes of an upload.
     hidden, dimension = config.hidden_cohorts, setup.dimension
     cohort = config.cohort if hidden is None else hidden.summands(setup.mechanism.trust)
     # Zeros and fresh keys: no client's data is in these payloads, and none is the copy of another,

@@ -15,8 +15,8 @@ from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.channels.keys import Key
 from randquant.local_training.client import Learner
 from randquant.local_training.problem import Problem
-from randquant.local_training.raw_units import columns_of, standardized
 from randquant.local_training.standardize import FeatureStatistics, StandardizationQuery, plan_query
+from randquant.local_training.standardized_model import column_counts, standardized
 from randquant.local_training.work import Work
 from randquant.privacy.accounting.ledger import Ledger
 from randquant.privacy.guarantee import Guarantee
@@ -93,7 +93,7 @@ class TrainingSetup:
 
     @property
     def dimension(self) -> int:
-        """Coordinates of what a client encodes: its update and its numbers."""
+        # A client encodes its update and its numbers as one vector.
         return self.learner.dimension + self.preparation.extra
 
     def standardized(self, statistics: FeatureStatistics) -> TrainingSetup:
@@ -177,16 +177,16 @@ def standardization_query(config: TrainConfig, problem: Problem) -> Standardizat
     target = math.inf if config.stop_at_epsilon is None else config.stop_at_epsilon, config.delta
     # The query gets a share of what is left, not of the target: spending is a total.
     left = target if before is None else before.remaining(*target)
-    columns, sizes = columns_of(problem, standardize), problem.clients.sizes
+    columns, sizes = column_counts(problem, standardize), problem.clients.sizes
     return plan_query(standardize, columns, sizes, left, config.trust, config.privacy.unit)
 
 
 def spent_before(config: TrainConfig, problem: Problem) -> Guarantee | None:
     """Return what is spent before a run's first round, or None."""
     before, query = config.privacy.spent, standardization_query(config, problem)
-    if query is None or query.terms is None:  # without terms it asks nobody: the bounds suffice
+    if query is None or query.survey is None:  # share=0: the bounds suffice
         return before
-    cost = replace(query.terms.guarantee, simulated=config.seed is not None)
+    cost = replace(query.survey.guarantee, simulated=config.seed is not None)
     return cost if before is None else before + cost
 
 
@@ -215,7 +215,7 @@ def _server_step(
         return optimizer_step(config, problem, make)
     return ParameterFreeStep.for_mechanism(
         mechanism, problem.shapes, extra=len(config.privacy.numbers), clients=config.cohort,
-        rounds=config.rounds, predicts="numbers" if problem.trial.classes is None else "classes",
+        rounds=config.rounds, predicts="numbers" if problem.dry_run.classes is None else "classes",
     )  # fmt: skip
 
 
@@ -258,7 +258,7 @@ def _preparation(
 
 
 def _check_numbers(scalars: AuxiliaryNumbers, problem: Problem) -> None:
-    if problem.trial.classes is None and "accuracy" in [each.name for each in scalars.numbers]:
+    if problem.dry_run.classes is None and "accuracy" in [each.name for each in scalars.numbers]:
         raise ValueError(
             "Expected a classification for the number accuracy, got a task without classes: send "
             "loss, with bounds of its own."

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from randquant.channels.keys import Key
 from randquant.local_training.problem import Problem
-from randquant.local_training.raw_units import rows_of
 from randquant.local_training.standardize import (
     FeatureStatistics,
     StandardizationQuery,
     ask_statistics,
 )
+from randquant.local_training.standardized_model import client_matrices
 from randquant.statistics.surveys import survey_text
 from randquant.training.runs.store import RunStore
 
@@ -24,7 +24,7 @@ def ask(
 ) -> None:
     """Ask a run's clients for the statistics, and store them."""
     # More bounds than features: targets are standardised too.
-    rows = rows_of(problem, len(query.bounds) > query.features)
+    rows = client_matrices(problem, len(query.bounds) > query.features)
     statistics = ask_statistics(query, rows, key.fold_in("standardize"))
     record = {"means": statistics.means, "spreads": statistics.spreads, "terms": _terms(query)}
     store.write("standardization", record, identity)
@@ -36,7 +36,7 @@ def read(store: RunStore, query: StandardizationQuery, identity: str) -> Feature
     Raises:
         ValueError: there are none, they were changed, or were asked for on other terms.
     """
-    if query.terms is None:
+    if query.survey is None:
         # The bounds determine them: nobody is asked, and the key draws nothing.
         return ask_statistics(query, [], Key.from_seed(0))
     record = store.record("standardization", identity)
@@ -51,5 +51,5 @@ def read(store: RunStore, query: StandardizationQuery, identity: str) -> Feature
 
 
 def _terms(query: StandardizationQuery) -> str:
-    assert query.terms is not None
-    return survey_text(query.terms)
+    assert query.survey is not None
+    return survey_text(query.survey)

@@ -27,10 +27,10 @@ class Status:
         state: `finished`, `unfinished` (it can be resumed), `being trained` or `damaged` (its
             store cannot be read).
         config: the configuration; None if it is damaged.
-        metrics: the rounds that are done.
+        metrics, rounds: of the rounds that are done, and their number.
         summary: the results; None before the end.
         error: what is damaged.
-        sent: what was declared and sent; None if that cannot be read.
+        sent_rounds: what was declared and sent; None if that cannot be read.
     """
 
     folder: Path
@@ -39,11 +39,10 @@ class Status:
     metrics: tuple[RoundMetrics, ...] = ()
     summary: RunSummary | None = None
     error: str = ""
-    sent: SentRounds | None = None
+    sent_rounds: SentRounds | None = None
 
     @property
     def rounds(self) -> int:
-        """Number of rounds that are done."""
         return len(self.metrics)
 
     @property
@@ -61,14 +60,14 @@ class Status:
         if self.summary is not None:
             guarantee = self.summary.guarantee
             return None if guarantee is None else guarantee.epsilon
-        if self.sent is None or not self.sent.binding:
+        if self.sent_rounds is None or not self.sent_rounds.binding:
             return None
         # A bound for any two updates implies one for an update and zeros, but not conversely.
         known = self.config is None or self.config.privacy.neighboring in (
-            self.sent.neighboring,
+            self.sent_rounds.neighboring,
             "zero_out",
         )
-        return self.sent.epsilon if known else math.inf
+        return self.sent_rounds.epsilon if known else math.inf
 
     @property
     def delta(self) -> float | None:
@@ -77,16 +76,15 @@ class Status:
             return None
         if self.summary is not None and self.summary.guarantee is not None:
             return self.summary.guarantee.delta
-        return None if self.sent is None else self.sent.delta
+        return None if self.sent_rounds is None else self.sent_rounds.delta
 
     @property
     def guarantee(self) -> Guarantee | None:
-        """Guarantee of a finished run; None without privacy, or before the end."""
         return None if self.summary is None else self.summary.guarantee
 
     @property
     def simulated(self) -> bool:
-        """True if there is an epsilon, but the noise comes from a seed and protects nobody."""
+        # There is an epsilon, but the noise can be subtracted by those who know the seed.
         return self.epsilon is not None and self.config is not None and self.config.seed is not None
 
     @property
@@ -101,7 +99,6 @@ class Status:
 
     @property
     def bytes_up(self) -> int:
-        """Bytes that all clients have uploaded in all rounds."""
         return sum(metrics.bytes_up for metrics in self.metrics)
 
 
@@ -125,22 +122,24 @@ def read(folder: Path) -> Status:
     store, config = RunStore(folder), None
     try:
         config = store.config()
-        # A baseline is trained under the lock of its run. The lock is looked at before the store:
-        # the other way round a run that ends in between would look unfinished.
+        # A baseline is trained under the lock of its run. The lock is read before the store: in the
+        # other order, a run that ends in between would look unfinished.
         locked = files.is_locked(folder) or (
             files.is_locked(folder.parent) and folder.name == BASELINE
         )
         run = store.read()
     except (ValueError, TypeError, KeyError, OSError) as error:
         return Status(folder, "damaged", config, error=" ".join(str(error).split()))
-    config, sent = run.config, run.sent
+    config, sent_rounds = run.config, run.sent_rounds
     metrics = tuple(_at_configured_terms(round, config) for round in run.metrics)
     if locked:
-        return Status(folder, "being trained", config, metrics, sent=sent)
-    ended = run.summary is not None and (bool(run.summary.stopped) or sent.round >= config.rounds)
+        return Status(folder, "being trained", config, metrics, sent_rounds=sent_rounds)
+    ended = run.summary is not None and (
+        bool(run.summary.stopped) or sent_rounds.round >= config.rounds
+    )
     if ended and run.is_stated:
-        return Status(folder, "finished", config, metrics, run.summary, sent=sent)
-    return Status(folder, "unfinished", config, metrics, sent=sent)
+        return Status(folder, "finished", config, metrics, run.summary, sent_rounds=sent_rounds)
+    return Status(folder, "unfinished", config, metrics, sent_rounds=sent_rounds)
 
 
 def _at_configured_terms(metrics: RoundMetrics, config: TrainConfig) -> RoundMetrics:

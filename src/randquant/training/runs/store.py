@@ -1,6 +1,6 @@
-"""What a run has declared, sent and measured: one SQLite file in the run's folder.
+"""A run's record of declared, sent and measured rounds: one SQLite file in its folder.
 
-    RUN/run.sqlite     all that the run goes on from; only its user can read it
+    RUN/run.sqlite     everything that a resumed run needs; only its user can read it
     RUN/report.html    the results as a page
     RUN/lock           held by the process that trains it
     RUN/baseline/      the same run without privacy, if one was asked for
@@ -84,11 +84,10 @@ class Secret:
 
     @property
     def key(self) -> Key:
-        """The run's key."""
         return Key(self._bytes)
 
     def hexadecimal(self) -> str:
-        """Return the bytes as text, for the run's store alone."""
+        # For the run's store alone.
         return self._bytes.hex()
 
     def __repr__(self) -> str:
@@ -105,13 +104,13 @@ class StoredRun:
 
     Attributes:
         config: its settings.
-        sent: what it has declared and sent.
+        sent_rounds: rounds that it has declared and sent.
         metrics: of rounds 1, 2, and so on; the last round that was sent may be missing.
         summary: the results; None before the end.
     """
 
     config: TrainConfig
-    sent: SentRounds
+    sent_rounds: SentRounds
     metrics: tuple[RoundMetrics, ...]
     summary: RunSummary | None
 
@@ -141,7 +140,7 @@ class RunStore:
         self._store = Store(self.path, "a run's store", RECORDS, STATES)
 
     def exists(self) -> bool:
-        """Return whether there is a run, which may be damaged."""
+        # Of any kind: a damaged run must not be taken for an empty folder and overwritten.
         return self._store.exists()
 
     def create(self, records: Mapping[str, Any], initial: bytes = b"") -> None:
@@ -160,18 +159,16 @@ class RunStore:
         self._store.create(fill)
 
     def config(self) -> TrainConfig:
-        """Return the settings of the run."""
         with self._store.reading() as contents:
             return self._config(contents)
 
-    def sent(self) -> SentRounds:
-        """Return what the run has declared and sent."""
+    def sent_rounds(self) -> SentRounds:
         with self._store.reading() as contents:
-            return self._sent(contents, self._config(contents))
+            return self._sent_rounds(contents, self._config(contents))
 
     def begun(self) -> bool | None:
-        """Return whether the run has begun to ask or send; None if that cannot be read."""
-        # Without the settings: a run whose settings are damaged may have sent rounds all the same.
+        # None if that cannot be read. Without the settings, because a run whose settings are
+        # damaged may have sent rounds all the same.
         try:
             with self._store.reading() as contents:
                 return from_json(SentRounds, contents.record("sent")).begun
@@ -187,18 +184,17 @@ class RunStore:
         # One transaction: a process that trains meanwhile must not change half of what is read.
         with self._store.reading() as contents:
             config = self._config(contents)
-            sent = self._sent(contents, config)
-            metrics, last = self._rounds(contents, sent)
-            summary = self._summary(contents, last, len(metrics), sent) if results else None
-            return StoredRun(config, sent, metrics, summary)
+            sent_rounds = self._sent_rounds(contents, config)
+            metrics, last = self._rounds(contents, sent_rounds)
+            summary = self._summary(contents, last, len(metrics), sent_rounds) if results else None
+            return StoredRun(config, sent_rounds, metrics, summary)
 
     def has(self, name: str) -> bool:
-        """Return whether the run has a record of that name."""
         with self._store.reading() as contents:
             return contents.has(name)
 
     def record(self, name: str, before: str = "") -> dict[str, Any]:
-        """Return a record; `before` must be the text that it was written with."""
+        # `before` must be the text that it was written with: the checksum covers it.
         with self._store.reading() as contents:
             return contents.record(name, before)
 
@@ -215,20 +211,21 @@ class RunStore:
             ) from None
 
     def state(self, name: Literal["initial", "latest"]) -> bytes:
-        """Return a state of the run; empty if it has none yet."""
         with self._store.reading() as contents:
             return contents.state(name)
 
     def write(self, name: str, record: Any, before: str = "") -> None:
-        """Write a record, whose checksum covers `before`, which is needed to read it."""
+        # The checksum covers `before`, so that the record is read only after the same text.
         with self._store.changing() as contents:
             contents.write(name, record, before)
 
-    def write_sent(self, sent: SentRounds, metrics: Sequence[RoundMetrics] | None = None) -> None:
-        """Write what is declared and sent, before it is sent.
+    def write_sent(
+        self, sent_rounds: SentRounds, metrics: Sequence[RoundMetrics] | None = None
+    ) -> None:
+        """Write the declared and sent rounds, before the next round is sent.
 
         Args:
-            sent: what is declared and sent.
+            sent_rounds: rounds that are declared and sent.
             metrics: all finished rounds again, at another delta or with one more evaluation; None
                 to leave them.
         """
@@ -242,7 +239,7 @@ class RunStore:
             if metrics is not None:
                 contents.write_rounds(metrics, _identity(contents))
             contents.delete("summary")
-            contents.write("sent", sent)
+            contents.write("sent", sent_rounds)
 
     def commit(self, metrics: RoundMetrics | None, state: bytes = b"") -> None:
         """Write a finished round; None if it was written before.
@@ -261,7 +258,6 @@ class RunStore:
                 contents.write_state("latest", state)
 
     def write_summary(self, summary: RunSummary) -> None:
-        """Write the results of a run that has ended."""
         # Bound to the last round: results of fewer rounds cannot be put back later.
         with self._store.changing() as contents:
             contents.write("summary", summary, contents.last() or _identity(contents))
@@ -279,21 +275,23 @@ class RunStore:
             raise ValueError(f"Expected valid settings in {self.path}: {error}") from None
         return config
 
-    def _sent(self, contents: Contents, config: TrainConfig) -> SentRounds:
-        sent = from_json(SentRounds, contents.record("sent"))
+    def _sent_rounds(self, contents: Contents, config: TrainConfig) -> SentRounds:
+        sent_rounds = from_json(SentRounds, contents.record("sent"))
         # Two intact records that do not belong together: one of them is from another run. The
         # digests are not shown, as they do not say what differs.
-        if sent.settings != digest(config):
+        if sent_rounds.settings != digest(config):
             raise ValueError(
                 f"Expected the configuration that the run in {self.folder} began with, got a "
                 "different one: its rounds would not have the guarantee that is printed. Restore "
                 f"{NAME} or begin a new run."
             )
-        return sent
+        return sent_rounds
 
-    def _rounds(self, contents: Contents, sent: SentRounds) -> tuple[tuple[RoundMetrics, ...], str]:
+    def _rounds(
+        self, contents: Contents, sent_rounds: SentRounds
+    ) -> tuple[tuple[RoundMetrics, ...], str]:
         # Second, the text that the next record must follow: the last checksum, if there is one.
-        last, metrics = sent.identity, []
+        last, metrics = sent_rounds.identity, []
         for record, last in contents.rounds(last):  # noqa: B007, B020 - the last one is returned
             try:
                 metrics.append(from_json(RoundMetrics, record))
@@ -303,25 +301,26 @@ class RunStore:
                 raise contents.wrong_round(len(metrics) or 1, error) from None
         # Each round is committed before the next is sent, so only the last may be missing: it was
         # interrupted.
-        if not sent.round - 1 <= len(metrics) <= sent.round:
+        if not sent_rounds.round - 1 <= len(metrics) <= sent_rounds.round:
             raise ValueError(
-                f"Expected {max(sent.round - 1, 0)} to {sent.round} rounds in {self.path}, since "
-                f"{sent.round} were sent, got {len(metrics)}: rounds are missing. {RESTORE}"
+                f"Expected {max(sent_rounds.round - 1, 0)} to {sent_rounds.round} rounds in "
+                f"{self.path}, since {sent_rounds.round} were sent, got {len(metrics)}: rounds are "
+                f"missing. {RESTORE}"
             )
         return tuple(metrics), last
 
     def _summary(
-        self, contents: Contents, last: str, rounds: int, sent: SentRounds
+        self, contents: Contents, last: str, rounds: int, sent_rounds: SentRounds
     ) -> RunSummary | None:
         if not contents.has("summary"):
             return None
         advice = "The command or call that began the run writes it again."
         record = contents.record("summary", last, advice)
         # `write_sent` deletes the summary, so an intact one covers all that was sent.
-        if rounds != sent.round:
+        if rounds != sent_rounds.round:
             raise ValueError(
-                f"Expected the results in {self.path} to cover all {sent.round} rounds that were "
-                f"sent, got {rounds}. {advice}"
+                f"Expected the results in {self.path} to cover all {sent_rounds.round} rounds that "
+                f"were sent, got {rounds}. {advice}"
             )
         return RunSummary.from_json(record)
 
@@ -411,11 +410,10 @@ def digest(config: TrainConfig) -> str:
 
 
 def run_key(config: TrainConfig, store: RunStore) -> Key:
-    """Return the key of a run: from its simulation seed, or the secret one in its store."""
     return store.secret().key if config.seed is None else Key.from_seed(config.seed)
 
 
 def commitment(config: TrainConfig, key: Key) -> str:
-    """Return the commitment of a run to its secret key; empty for a simulation seed."""
-    # Words that are derived under a label of their own reveal nothing of the others.
+    # Words derived under a label of their own reveal nothing about the others. Empty for a seed,
+    # which is no secret.
     return key.fold_in("commitment").words(2).tobytes().hex() if config.seed is None else ""

@@ -19,16 +19,19 @@ class Run:
     """A finished run.
 
     Attributes:
-        model: the trained model, in evaluation mode on the CPU. Of a run that standardises it is
-            within a `Standardized`, which takes raw features and predicts raw targets.
-        guarantee: of one client's whole participation, or of one example of a client if that is
-            the run's unit; None without privacy.
+        model: the trained model, in evaluation mode on the CPU. With standardize it is within a
+            `Standardized`, which takes raw features and predicts raw targets.
+        guarantee: proven, for one client's whole participation, or for one example of a client if
+            that is the run's unit; None without privacy.
         beside: a second guarantee, of a whole client whose participation is seen, where `guarantee`
             is of one example or under `model` trust; else None.
         history: the metrics of each round, the first round first.
-        summary: the results of the run, with accuracy and loss on test data.
+        accuracy: on test data, in [0, 1]; None without test data or without classes.
+        loss: mean loss on test data; None without test data.
+        summary: all results of the run.
         config: all settings of the run, without its key.
-        folder: where its files are; a temporary folder is deleted with this object.
+        record: configuration, history and summary together.
+        folder: the run's files; a temporary folder is deleted with this object.
 
     Guarantees:
         The guarantee holds for everything that clients sent in all rounds, so also for the model
@@ -51,22 +54,18 @@ class Run:
 
     @property
     def guarantee(self) -> Guarantee | None:
-        """Proven guarantee of the whole run; its `unit` says for whom; None without privacy."""
         return self.summary.guarantee
 
     @property
     def beside(self) -> Guarantee | None:
-        """Second guarantee of the run, see the attributes."""
         return self.summary.beside
 
     @property
     def accuracy(self) -> float | None:
-        """Accuracy on test data, in [0, 1]; None without test data or without classes."""
         return self.summary.accuracy
 
     @property
     def loss(self) -> float | None:
-        """Mean loss on test data; None without test data."""
         return self.summary.loss
 
     @property
@@ -80,7 +79,6 @@ class Run:
 
     @property
     def record(self) -> RunRecord:
-        """Configuration, history and summary together."""
         return RunRecord(self.config, self.history, self.summary)
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""One batch is run through a model and a loss, to learn what they do and refuse what cannot be."""
+"""A dry run of a model and a loss on one batch, which refuses what cannot be trained."""
 
 from __future__ import annotations
 
@@ -12,43 +12,43 @@ import torch
 from torch import Tensor, nn
 
 from randquant._internal import validate
-from randquant.local_training.clients import ClientSet, named
-from randquant.local_training.copies import (
+from randquant.local_training.batch_norm import is_batch_norm
+from randquant.local_training.clients import ClientSet, error_context
+from randquant.local_training.examples import StoredExamples
+from randquant.local_training.models import (
     Features,
     called,
-    check_own,
+    check_graph,
     copied,
     described,
     drawn,
-    held,
-    of_each,
+    map_tensors,
+    named_tensors,
     seeded,
     tensors,
 )
-from randquant.local_training.examples import StoredExamples
-from randquant.local_training.statistics import is_batch_norm
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """The mean loss over a batch, from the model's output and the targets."""
 
-TRIED = 8
-"""Examples of the first client that are run through the model."""
+DRY_RUN_BATCH_SIZE = 8
+"""Examples of the first client that are run through the model. More would cost time at the start of
+every run; with fewer, a loss that ignores or weighs some of them may look like a mean."""
 
-IGNORED = -100
-"""The label that torch's cross entropy leaves out by default."""
+IGNORED_LABEL = -100
+"""Label that torch's cross entropy leaves out by default."""
 
-APART = 1e-3
-"""Relative difference between a mean loss over a batch and over the same batch twice, beyond which
-the loss is no mean: a hundred times what rounding to float32 makes of it."""
+MEAN_LOSS_TOLERANCE = 1e-3
+"""Largest relative difference of a mean loss over a batch and over the same batch twice. It is a
+hundred times what rounding to float32 causes; a tenth would refuse losses of large batches."""
 
 
-class Trial(NamedTuple):
-    """What a model and a loss do.
+class DryRun(NamedTuple):
+    """Properties of a model and a loss that a dry run has shown.
 
     Attributes:
-        classes: how many classes there are; None where the task is no classification.
-        draws: whether a training step draws random numbers, as far as made-up examples show; also
-            where the model does not take such.
+        classes: number of classes; None where the task is not a classification.
+        draws: a training step draws random numbers on made-up examples, or the model fails on them.
         still: names of layers that are kept in evaluation mode.
         outputs: numbers that the model gives for an example.
     """
@@ -59,17 +59,17 @@ class Trial(NamedTuple):
     outputs: int
 
 
-def tried(
+def perform_dry_run(
     model: nn.Module,
     parts: Sequence[str],
     clients: ClientSet,
     loss: Loss,
     buffers: str,
-) -> Trial:
+) -> DryRun:
     """Run the first examples of the first client through a copy of the model.
 
     Args:
-        model: as it is given.
+        model: as `in_float32` returns it; it stays as it is.
         parts: names of the parameters that are trained.
         clients: all clients' data.
         loss: of a batch.
@@ -77,47 +77,51 @@ def tried(
 
     Raises:
         TypeError, ValueError: the model does not take the features, returns something other than a
-            tensor, keeps running statistics, or changes its own parameters; or the loss is no mean
-            over the batch, is not finite, has no finite gradient, does not depend on the
+            tensor, keeps running statistics, or changes its own parameters; or the loss is not a
+            mean over the batch, is not finite, has no finite gradient, does not depend on the
             parameters, or depends on another model's.
     """
+    # On a copy: a forward pass may write buffers, and the user's model stays as it is.
     model = copied(model)
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name in parts)
     batch = _first_batch(clients)
     # Twice, because BatchNorm takes no single example in training.
-    features = of_each(lambda tensor: torch.cat([tensor] * 2), batch[0])
+    features = map_tensors(lambda tensor: torch.cat([tensor] * 2), batch[0])
     twice = features, torch.cat([batch[1]] * 2)
     with seeded(0):
-        still = _still(model, twice[0], clients.made_up().features, buffers)
+        still = _still_layers(model, twice[0], clients.made_up().features, buffers)
     work_mode(model, still)
     with seeded(0):
         output = _output(model, twice[0])
         if loss is nn.functional.cross_entropy:
             _check_several(output)
             _check_scores(output)
-            with named(clients.names[0]):
+            with error_context(clients.names[0]):
                 check_labels(twice[1], class_number(output, twice[1]))
         first = _loss(loss, output, twice[1])
+    # The same batch with the same random numbers: if they differ, a module has stored something.
     with seeded(0):
         again = _loss(loss, _output(model, twice[0]), twice[1])
     _check_repeats(first, again)
     _check_dependence(first, parts)
-    check_own(first, model)
+    check_graph(first, model)
     _check_gradient(first, model)
     classes, outputs = class_number(output, twice[1]), output.numel() // len(twice[1])
     draws = _draws(model, clients.made_up(classes), loss)
+    # In evaluation mode, because batch norm in training makes an example's loss depend on others.
     model.eval()
     with seeded(0):
         one = _loss(loss, _output(model, batch[0]), batch[1])
     with seeded(0):
         two = _loss(loss, _output(model, twice[0]), twice[1])
     _check_mean(float(one.detach()), float(two.detach()))
-    return Trial(classes, draws, still, outputs)
+    return DryRun(classes, draws, still, outputs)
 
 
 def _draws(model: nn.Module, examples: StoredExamples, loss: Loss) -> bool:
-    """Whether a training step on these draws random numbers, or cannot be taken."""
+    # On made-up examples: whether a model draws may depend on the numbers that it sees, and one
+    # client's must not decide how all are computed.
     with seeded(0):
         before = drawn()
         try:
@@ -128,16 +132,16 @@ def _draws(model: nn.Module, examples: StoredExamples, loss: Loss) -> bool:
 
 
 def _first_batch(clients: ClientSet) -> tuple[Features, Tensor]:
-    """Features and targets of the first client's first examples."""
-    places = clients.places[0][:TRIED]
-    with named(clients.names[0]):
+    places = clients.places[0][:DRY_RUN_BATCH_SIZE]
+    with error_context(clients.names[0]):
+        # Read twice: a run that is resumed must see the same examples.
         batch, again = (clients.take(0, places) for _ in range(2))
         parts = ([*tensors(features), targets] for features, targets in (batch, again))
         if not all(torch.equal(*pair) for pair in zip(*parts, strict=True)):
             raise ValueError(
                 "Expected an example that is the same each time it is read, up to torch's, NumPy's "
-                "and Python's global random numbers, got another: a run that is resumed must read "
-                "what it read before; draw from those generators."
+                "and Python's global random numbers, got two that differ: a run that is resumed "
+                "must read what it read before; draw from those generators."
             )
     return batch
 
@@ -145,14 +149,14 @@ def _first_batch(clients: ClientSet) -> tuple[Features, Tensor]:
 def _check_several(output: Tensor) -> None:
     if output.ndim > 1 and output.shape[1] == 1:
         raise ValueError(
-            "Expected a score for each of several classes with cross_entropy, got one output, for "
-            "which it is 0 whatever the model does: give the loss, "
-            "loss=torch.nn.functional.mse_loss for numbers, for example."
+            "Expected a score for each of several classes with cross_entropy, got outputs of shape "
+            f"{tuple(output.shape)}: with one class the loss is always 0. Give another one, for "
+            "example loss=torch.nn.functional.mse_loss for numbers."
         )
 
 
 def _check_scores(output: Tensor) -> None:
-    """Warn of probabilities, of which cross_entropy would take the softmax again."""
+    # A warning only: outputs may be probabilities by chance, for example all equal.
     rows = output.detach()
     if bool(((rows >= 0) & (rows <= 1)).all()) and bool(((rows.sum(1) - 1).abs() < 1e-4).all()):
         warnings.warn(
@@ -173,16 +177,18 @@ def _check_repeats(first: Tensor, again: Tensor) -> None:
 
 
 def _check_dependence(loss: Tensor, parts: Sequence[str]) -> None:
+    # Otherwise every client would send zeros, and the run would spend its epsilon on nothing.
     if not loss.requires_grad:
         raise ValueError(
-            "Expected a loss that depends on the trained parameters, got one that does not: "
-            "compute it from the model's output without detaching, and train what it uses; "
-            f"trained are {', '.join(parts[:3])}{', …' if len(parts) > 3 else ''}."
+            "Expected a loss that depends on the trained parameters, got a constant in "
+            f"{', '.join(parts[:3])}{', …' if len(parts) > 3 else ''}: compute it from the model's "
+            "output without detaching, and train the parameters that it uses."
         )
 
 
 def _check_gradient(loss: Tensor, model: nn.Module) -> None:
     trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
+    # A parameter that this batch does not use has no gradient, which is fine.
     try:
         parts = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
     except (RuntimeError, NotImplementedError) as error:
@@ -191,6 +197,7 @@ def _check_gradient(loss: Tensor, model: nn.Module) -> None:
             "Where a layer overwrites what the gradient needs, as a dropout after a ReLU may, take "
             "inplace=False."
         ) from error
+    # Before the run: an update with NaN is refused only after the cost of its round is recorded.
     for name, part in zip(trained, parts, strict=True):
         if part is not None and not part.to_dense().isfinite().all():
             raise ValueError(
@@ -200,42 +207,43 @@ def _check_gradient(loss: Tensor, model: nn.Module) -> None:
 
 
 def work_mode(model: nn.Module, still: Sequence[str]) -> None:
-    """Set a model to how clients train it: layers named in `still` keep their statistics."""
+    """Set a model to training mode, except for the layers in `still`, which keep statistics."""
     model.train()
     for name in still:
         model.get_submodule(name).training = False
 
 
 def class_number(output: Tensor, targets: Tensor) -> int | None:
-    """How many classes: outputs (n, C, …) with integer targets (n, …); None for other tasks."""
+    """Return C for outputs (n, C, …) with integer targets (n, …); None for other tasks."""
     if targets.is_floating_point() or output.ndim < 2 or output.shape[1] < 2:
         return None
     return output.shape[1] if output.shape[:1] + output.shape[2:] == targets.shape else None
 
 
 def is_binary(loss: Loss) -> bool:
-    """Whether a loss takes logits of one of two answers each."""
-    named = loss is nn.functional.binary_cross_entropy_with_logits
-    return named or isinstance(loss, nn.BCEWithLogitsLoss)
+    is_function = loss is nn.functional.binary_cross_entropy_with_logits
+    return is_function or isinstance(loss, nn.BCEWithLogitsLoss)
 
 
 def takes_classes(loss: Loss) -> bool:
-    """Whether a loss takes targets that are numbers of classes."""
+    """Return whether a loss takes class numbers as targets, as far as torch's losses are known."""
     functions = (nn.functional.cross_entropy, nn.functional.nll_loss)
     return loss in functions or isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss)
 
 
-def guess_of(loss: Loss, outputs: int) -> float | None:
-    """The loss of a classifier whose outputs are all equal; None for other tasks and losses."""
+def uniform_loss(loss: Loss, outputs: int) -> float | None:
+    """Return the loss of a classifier whose outputs are all equal; None for other tasks."""
+    # A client's loss as a share of it says how much the client has still to learn.
     if loss is nn.functional.cross_entropy or isinstance(loss, nn.CrossEntropyLoss):
         return math.log(outputs) if outputs > 1 else None
     return math.log(2) if is_binary(loss) else None
 
 
 def check_labels(labels: Tensor, classes: int | None) -> None:
-    """Refuse labels that no output of the model stands for, if they are numbers of classes."""
+    """Refuse labels without an output of the model; `classes` is None for other targets."""
     if classes is None:
         return
+    # cross_entropy itself would not name the client, and on a GPU it would end the process.
     low, high = (int(bound) for bound in labels.aminmax())
     if low < 0 or high >= classes:
         raise ValueError(
@@ -245,7 +253,7 @@ def check_labels(labels: Tensor, classes: int | None) -> None:
 
 
 def _no_class(low: int) -> str:
-    if low == IGNORED:
+    if low == IGNORED_LABEL:
         return (
             "which cross_entropy ignores, so that its mean is over fewer targets; leave those "
             "examples out, or give a loss of your own that handles them"
@@ -253,21 +261,24 @@ def _no_class(low: int) -> str:
     return "renumber them, or give the model more outputs"
 
 
-def _still(model: nn.Module, features: Features, made: Features, buffers: str) -> tuple[str, ...]:
-    """Names of the layers whose buffers would change in training, if that is to be prevented."""
+def _still_layers(
+    model: nn.Module, features: Features, made_up: Features, buffers: str
+) -> tuple[str, ...]:
+    # The layers whose buffers change in training: in evaluation mode they must stay as they are.
+    # Batch norm's statistics of a client's activations would leave it without protection.
     moved = _moved(model, features, ())
     _check_parameters(model, moved)
-    _check_always(model, made, moved)
+    _check_always(model, made_up, moved)
     still = tuple(dict.fromkeys(name.rpartition(".")[0] for name in moved))
     layers = [model.get_submodule(name) for name in still]
     other = next((each for each in layers if not is_batch_norm(each)), None)
     if moved and buffers == "refuse":
-        ways = "keep them as they are with buffers='frozen'"
+        remedies = "keep them as they are with buffers='frozen'"
         if other is None:
-            ways += "; or replace BatchNorm by GroupNorm, or take public ones, buffers='server'"
+            remedies += "; or replace BatchNorm by GroupNorm, or take public ones, buffers='server'"
         raise ValueError(
             f"Expected a model without running statistics, got {type(layers[0]).__name__} with "
-            f"{moved[0]}, of which each client would have its own: {ways}."
+            f"{moved[0]}, of which each client would have its own: {remedies}."
         )
     if buffers == "server" and other is not None:
         raise ValueError(
@@ -275,55 +286,57 @@ def _still(model: nn.Module, features: Features, made: Features, buffers: str) -
             "buffers='frozen'."
         )
     every = [name for name, _ in model.named_modules()]
+    # With all layers in evaluation mode as well, as they are for tests.
     moved = _moved(model, features, still) or _moved(model, features, every)
     if moved:
         raise ValueError(
-            f"Expected buffers that stay as they are in evaluation mode, got another {moved[0]}: "
-            "each client would have its own; replace its layer."
+            "Expected buffers that evaluation mode leaves unchanged, got a new value of "
+            f"{moved[0]}: each client would have its own; replace its layer."
         )
     return still
 
 
-def _check_always(model: nn.Module, made: Features, moved: Sequence[str]) -> None:
+def _check_always(model: nn.Module, made_up: Features, moved: Sequence[str]) -> None:
     """Refuse buffers that only some examples change: the first client's would decide for all."""
     try:
-        usual = _moved(model, made, ())
+        usual = _moved(model, made_up, ())
     except Exception:  # of the user's own model, which was not made for these numbers
         return
     if others := set(usual).symmetric_difference(moved):
         raise ValueError(
             f"Expected buffers that all examples change, or none, got {min(others)}, which some "
-            "change: whose come first would decide how all clients' are computed; replace its "
-            "layer."
+            "change: the first client's examples would decide how all clients are computed; "
+            "replace its layer."
         )
 
 
 def _check_parameters(model: nn.Module, moved: Sequence[str]) -> None:
-    """Refuse a model whose forward pass changes a parameter."""
+    # Embedding with max_norm shortens the rows that a batch reads, and so shows which words it has.
     for name, _ in model.named_parameters():
         if name in moved:
             layer = model.get_submodule(name.rpartition(".")[0])
-            way = "leave max_norm out" if isinstance(layer, nn.Embedding) else "replace that layer"
+            remedy = "omit max_norm" if isinstance(layer, nn.Embedding) else "replace that layer"
             raise ValueError(
-                f"Expected a forward pass that leaves parameters as they are, got one of "
-                f"{type(layer).__name__} that changes {name}: other clients would see whose "
-                f"examples it saw; {way}."
+                f"Expected a forward pass that leaves parameters unchanged, got a change of {name} "
+                f"by {type(layer).__name__}: other clients would see whose examples it saw; "
+                f"{remedy}."
             )
 
 
 def _moved(model: nn.Module, features: Features, still: Sequence[str]) -> list[str]:
-    """Names of buffers and parameters that a forward pass in training writes to, in a copy."""
+    # The buffers and parameters that a forward pass in training writes to, seen on a copy.
     model = copied(model)
     work_mode(model, still)
-    before = held(model)
+    before = named_tensors(model)
     state = {name: (each._version, each.detach().clone()) for name, each in before.items()}
     _output(model, features)
-    after = held(model)
+    after = named_tensors(model)
 
     def written(name: str) -> bool:
         if after.get(name) is not before.get(name):
             return True
-        # A later client may write something else than what was there; batch norm has no version.
+        # By version, because a later client may write other numbers than this one; and by value,
+        # because batch norm writes without a new version.
         version, value = state[name]
         return after[name]._version != version or not _equal(after[name].detach(), value)
 
@@ -331,6 +344,7 @@ def _moved(model: nn.Module, features: Features, still: Sequence[str]) -> list[s
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:
+    # NaN counts as equal to NaN: a buffer that has always held it has not changed.
     if one.is_floating_point():
         one, other = one.nan_to_num(), other.nan_to_num()
     return torch.equal(one, other)
@@ -354,10 +368,9 @@ def _output(model: nn.Module, features: Features) -> Tensor:
 
 
 def _as_floats(model: nn.Module, features: Features) -> str:
-    """What to do about integers that a model takes as floats."""
     if any(not each.is_floating_point() for each in tensors(features)):
         with contextlib.suppress(Exception):
-            called(model, of_each(lambda each: each.float(), features))
+            called(model, map_tensors(lambda each: each.float(), features))
             return " It takes features as float32: convert them."
     return ""
 
@@ -367,8 +380,9 @@ def _sized(tensor: Tensor) -> str:
 
 
 def _loss(loss: Loss, output: Tensor, targets: Tensor) -> Tensor:
-    of_targets = f"targets {tuple(targets.shape)} {_name(targets.dtype)}"
-    kinds = f"an output {tuple(output.shape)} and {of_targets}"
+    kinds = (
+        f"an output {tuple(output.shape)} and targets {tuple(targets.shape)} {_name(targets.dtype)}"
+    )
     try:
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
@@ -383,6 +397,7 @@ def _loss(loss: Loss, output: Tensor, targets: Tensor) -> Tensor:
             f"Expected a loss of {kinds}, got {type(error).__name__}: {_sentence(error)}"
             f"{_class_numbers(loss, output) or _other_targets(loss, output, targets)}"
         ) from error
+    # mse_loss of (n, 1) and (n,) warns only, and averages over all pairs of examples.
     if any("target size" in str(each.message) for each in warned):
         raise ValueError(
             f"Expected targets of the output's shape, got {kinds}, which the loss would stretch "
@@ -404,7 +419,7 @@ def _loss(loss: Loss, output: Tensor, targets: Tensor) -> Tensor:
 
 
 def _with_slope(loss: Loss, output: Tensor, targets: Tensor) -> Tensor:
-    """The loss; its slope, too, must exist, which some losses notice only then."""
+    # Some losses refuse wrong targets only when their gradient is computed.
     value = loss(output, targets)
     if isinstance(value, Tensor) and value.requires_grad and not value.ndim:
         torch.autograd.grad(value, output, retain_graph=True, allow_unused=True)
@@ -412,11 +427,11 @@ def _with_slope(loss: Loss, output: Tensor, targets: Tensor) -> Tensor:
 
 
 def _other_targets(loss: Loss, output: Tensor, targets: Tensor) -> str:
-    """What to do about targets of a type or shape that the loss does not take, if that helps."""
+    # A remedy is proposed only if the loss takes the converted targets.
     same_shape = output.numel() == targets.numel()
     shaped = targets.reshape(output.shape) if same_shape else targets
     reshape = f"targets.reshape{tuple(output.shape)}".replace(f"({len(targets)},", "(-1,", 1)
-    for way, changed in (
+    for conversion, converted in (
         ("targets.float()", targets.float()),
         ("targets.long()", targets.long()),
         (reshape, shaped),
@@ -425,30 +440,30 @@ def _other_targets(loss: Loss, output: Tensor, targets: Tensor) -> str:
         refusals = (RuntimeError, ValueError, TypeError, IndexError, UserWarning)
         with contextlib.suppress(*refusals), warnings.catch_warnings():
             warnings.simplefilter("error")
-            _with_slope(loss, output, changed)
-            return f" It takes {way}: give such targets, or convert them in the loss."
+            _with_slope(loss, output, converted)
+            return f" It takes {conversion}: give such targets, or convert them in the loss."
     return ""
 
 
 def _class_numbers(loss: Loss, output: Tensor) -> str:
-    """What to do about targets that cross-entropy does not take."""
     if loss is not nn.functional.cross_entropy or output.ndim < 2:
         return ""
     sizes = ", ".join(["n", *map(str, output.shape[2:])])
     return (
-        f" Cross-entropy takes a number of a class, int64, of each example: targets ({sizes}); for "
-        "another task give a loss of your own."
+        f" Cross-entropy takes each example's class number, int64: targets ({sizes}); for another "
+        "task give a loss of your own."
     )
 
 
 def _check_mean(one: float, two: float) -> None:
     size = max(abs(one), abs(two))
-    if abs(two - one) <= APART * size:
+    if abs(two - one) <= MEAN_LOSS_TOLERANCE * size:
         return
-    if abs(two - 2 * one) <= APART * size:
+    # A sum would make a client's update grow with its number of examples.
+    if abs(two - 2 * one) <= MEAN_LOSS_TOLERANCE * size:
         raise ValueError(
-            "Expected a mean loss over the batch, got a sum: a batch twice has twice the loss; "
-            "take reduction='mean'."
+            f"Expected a mean loss over the batch, got a sum: {one:.6g} for a batch and {two:.6g} "
+            "for the same batch twice; take reduction='mean'."
         )
     raise ValueError(
         f"Expected a mean loss over the batch, got {one:.6g} for a batch and {two:.6g} for the "
@@ -461,5 +476,6 @@ def _name(dtype: torch.dtype) -> str:
 
 
 def _sentence(error: Exception) -> str:
+    # One line of bounded length: torch's messages may run over a page.
     words = " ".join(str(error).partition(" Hint:")[0].split())
     return (words if len(words) <= 200 else words[:199] + "…").rstrip(".") + "."

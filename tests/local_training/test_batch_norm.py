@@ -10,7 +10,7 @@ from torch.nn import functional
 from torch.nn.utils import parametrizations
 
 from randquant.channels import Key
-from randquant.local_training import Learner, Work, problem_of
+from randquant.local_training import Learner, Work, make_problem
 
 RNG = np.random.default_rng(2)
 INFINITE = np.full((3, 4), np.inf, np.float32)
@@ -103,7 +103,7 @@ def spectral(of):
 )
 def test_running_statistics_are_refused_with_the_way_out(model, named, normalises):
     with pytest.raises(ValueError, match=f"without running statistics, got {named}") as refused:
-        problem_of(model, clients())
+        make_problem(model, clients())
     assert "buffers='frozen'" in str(refused.value)
     for way in ("GroupNorm", "buffers='server'"):
         assert (way in str(refused.value)) == normalises
@@ -114,10 +114,10 @@ def test_other_buffers_are_no_statistics():
     counted.register_buffer("positions", torch.arange(5))
     counted.register_buffer("mask", torch.tensor([True, False]))
     counted.register_buffer("empty", torch.full((2,), torch.nan))
-    problem = problem_of(counted, clients())
+    problem = make_problem(counted, clients())
     assert problem.parts == ("weight", "bias")
     batchless = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6, track_running_stats=False))
-    assert problem_of(nn.Sequential(batchless, nn.Linear(6, 3)), clients()).trial.still == ()
+    assert make_problem(nn.Sequential(batchless, nn.Linear(6, 3)), clients()).dry_run.still == ()
 
 
 @pytest.mark.parametrize("build", [normalised, lambda: nn.Sequential(Own(True), nn.Identity())])
@@ -127,20 +127,20 @@ def test_frozen_statistics_stay_as_they_are(build, local):
     model.eval() if local.learning_rate else model.train()  # which mode it comes in is no matter
     for buffer in model.buffers():
         buffer.add_(1)
-    problem = problem_of(model, clients(), buffers="frozen")
+    problem = make_problem(model, clients(), buffers="frozen")
     before = copy.deepcopy(model.state_dict())
     learner = Learner(problem, local)
     learner.updates([0, 1, 2], Key.from_seed(0))
     learner.evaluate()
     trained = learner.trained_model().state_dict()
     assert all(torch.equal(before[name], trained[name]) for name in before)
-    assert problem.trial.draws == any(isinstance(each, nn.Dropout) for each in model.modules())
+    assert problem.dry_run.draws == any(isinstance(each, nn.Dropout) for each in model.modules())
 
 
 @pytest.mark.parametrize("build", [nn.utils.spectral_norm, parametrizations.spectral_norm])
 def test_spectral_norm_keeps_its_vectors_where_they_are_frozen(build):
     model = spectral(build)
-    learner = Learner(problem_of(model, clients(), buffers="frozen"), Work())
+    learner = Learner(make_problem(model, clients(), buffers="frozen"), Work())
     found = learner.updates([1], Key.from_seed(0))[0][0]
     x, y = map(torch.from_numpy, clients()[1])
     loss = functional.cross_entropy(model.eval()(x), y)
@@ -164,21 +164,21 @@ class Counting(nn.Linear):
 
 
 def test_buffers_that_change_anyway_are_refused():
-    with pytest.raises(ValueError, match="stay as they are in evaluation mode, got another count"):
-        problem_of(Counting(), clients())
+    with pytest.raises(ValueError, match="leaves unchanged, got a new value of count"):
+        make_problem(Counting(), clients())
     for in_place in (True, False):
-        with pytest.raises(ValueError, match="stay as they are in evaluation mode, got another 0"):
-            problem_of(nn.Sequential(Own(in_place, always=True)), clients(), buffers="frozen")
+        with pytest.raises(ValueError, match="leaves unchanged, got a new value of 0"):
+            make_problem(nn.Sequential(Own(in_place, always=True)), clients(), buffers="frozen")
 
 
 @pytest.mark.parametrize("in_place", [True, False])
 @pytest.mark.parametrize("local", [Work(), Work(epochs=2, learning_rate=0.1), Work(2, 1, 0.1)])
 def test_a_buffer_that_changes_later_is_refused_before_anybody_sees_it(in_place, local):
     """The next client's update would depend on this client's data."""
-    problem = problem_of(Late(in_place), clients()[1:] + [(1e3 * x, y) for x, y in clients()[:1]])
+    problem = make_problem(Late(in_place), clients()[1:] + [(1e3 * x, y) for x, y in clients()[:1]])
     learner = Learner(problem, local)
     learner.updates([0, 1], Key.from_seed(0))
-    with pytest.raises(ValueError, match="that training leaves alone, got another mean"):
+    with pytest.raises(ValueError, match="training leaves unchanged, got a new value of mean"):
         learner.updates([2, 0], Key.from_seed(0))
 
 
@@ -199,9 +199,9 @@ class LateStatistics(nn.Linear):
 def test_running_statistics_that_one_late_client_moves_are_refused():
     """The kernel does not mark them as changed."""
     data = [(1e3 * x if late else x, y) for late, (x, y) in enumerate(clients()[:2])]
-    learner = Learner(problem_of(LateStatistics(), data), Work())
+    learner = Learner(make_problem(LateStatistics(), data), Work())
     learner.updates([0], Key.from_seed(0))
-    with pytest.raises(ValueError, match="that training leaves alone, got another mean"):
+    with pytest.raises(ValueError, match="training leaves unchanged, got a new value of mean"):
         learner.updates([1], Key.from_seed(0))
 
 
@@ -219,8 +219,8 @@ def of_words():
 @pytest.mark.parametrize("largest", [0.1, 100.0])
 def test_an_embedding_does_not_rescale_weights_that_others_see(largest):
     """It does so in its forward pass, in place, for the words that a client has."""
-    with pytest.raises(ValueError, match=r"changes 0\.weight: .* leave max_norm out"):
-        problem_of(words(max_norm=largest), of_words())
+    with pytest.raises(ValueError, match=r"change of 0\.weight by .* omit max_norm"):
+        make_problem(words(max_norm=largest), of_words())
 
 
 class Rescaling(nn.Linear):
@@ -236,8 +236,8 @@ class Rescaling(nn.Linear):
 @pytest.mark.parametrize("local", [Work(), Work(example_norm=1.0)])
 def test_weights_that_change_later_are_refused_before_anybody_sees_them(local):
     everyone = clients()[1:] + [(1e3 * x, y) for x, y in clients()[:1]]
-    learner = Learner(problem_of(Rescaling(4, 3), everyone), local)
-    with pytest.raises(ValueError, match="that training leaves alone, got another weight"):
+    learner = Learner(make_problem(Rescaling(4, 3), everyone), local)
+    with pytest.raises(ValueError, match="training leaves unchanged, got a new value of weight"):
         learner.updates([0, 2], Key.from_seed(0))
 
 
@@ -246,7 +246,9 @@ def test_weights_that_change_later_are_refused_before_anybody_sees_them(local):
 )
 def test_sparse_gradients_are_those_of_dense_ones(local):
     sparse, dense = (
-        Learner(problem_of(words(sparse=kind), of_words()), local).updates([0, 2], Key.from_seed(0))
+        Learner(make_problem(words(sparse=kind), of_words()), local).updates(
+            [0, 2], Key.from_seed(0)
+        )
         for kind in (True, False)
     )
     for one, other in zip(sparse[0], dense[0], strict=True):
@@ -267,8 +269,8 @@ def expected_statistics(model):
 
 
 def test_the_servers_statistics_are_those_of_public_examples_at_the_loaded_weights():
-    problem = problem_of(normalised(), clients(), buffers="server", public=PUBLIC)
-    assert problem.trial.still == ("1", "5")
+    problem = make_problem(normalised(), clients(), buffers="server", public=PUBLIC)
+    assert problem.dry_run.still == ("1", "5")
     learner = Learner(problem)
     for shift in (0.0, 0.5, -0.2):
         learner.load(learner.parameters() + np.float32(shift))
@@ -286,7 +288,7 @@ def test_the_servers_statistics_are_those_of_public_examples_at_the_loaded_weigh
 
 @pytest.mark.parametrize("local", [Work(), Work(epochs=2, learning_rate=0.1)])
 def test_clients_normalise_with_the_servers_statistics_and_leave_them_alone(local):
-    problem = problem_of(normalised(), clients(), buffers="server", public=PUBLIC)
+    problem = make_problem(normalised(), clients(), buffers="server", public=PUBLIC)
     learner, key = Learner(problem, local), Key.from_seed(4)
     learner.load(learner.parameters() * np.float32(1.1))
     before = learner.trained_model().state_dict()
@@ -294,11 +296,11 @@ def test_clients_normalise_with_the_servers_statistics_and_leave_them_alone(loca
     after = learner.trained_model().state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before)
     # Another client's data have no influence, whoever comes first.
-    loud = problem_of(normalised(), clients(1e4), buffers="server", public=PUBLIC)
+    loud = make_problem(normalised(), clients(1e4), buffers="server", public=PUBLIC)
     other = Learner(loud, local)
     other.load(learner.parameters())
     assert np.array_equal(other.updates([0, 1], key)[0][1], update)
-    frozen = Learner(problem_of(learner.trained_model(), clients(), buffers="frozen"), local)
+    frozen = Learner(make_problem(learner.trained_model(), clients(), buffers="frozen"), local)
     assert np.array_equal(frozen.updates([1], key)[0][0], update)
 
 
@@ -308,7 +310,7 @@ def test_clients_normalise_with_the_servers_statistics_and_leave_them_alone(loca
         ({"buffers": "server"}, "Expected public examples with buffers='server'"),
         ({"public": PUBLIC}, "Expected public examples with buffers='server'"),
         ({"buffers": "server", "public": PUBLIC[:1]}, "Public examples: Expected two examples"),
-        ({"buffers": "server", "public": PUBLIC[:, :3]}, "Public examples: Expected examples as"),
+        ({"buffers": "server", "public": PUBLIC[:, :3]}, "Public examples: Expected examples like"),
         (
             {"buffers": "server", "public": INFINITE},
             "Public examples: Expected finite",
@@ -318,9 +320,9 @@ def test_clients_normalise_with_the_servers_statistics_and_leave_them_alone(loca
 )
 def test_what_the_server_cannot_do(options, sentence):
     with pytest.raises(ValueError, match=sentence):
-        problem_of(normalised(), clients(), **options)
+        make_problem(normalised(), clients(), **options)
 
 
 def test_the_server_computes_batch_norm_only():
     with pytest.raises(ValueError, match="BatchNorm layers with buffers='server', got Own"):
-        problem_of(nn.Sequential(Own(True)), clients(), buffers="server", public=PUBLIC)
+        make_problem(nn.Sequential(Own(True)), clients(), buffers="server", public=PUBLIC)

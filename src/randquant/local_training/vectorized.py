@@ -15,31 +15,35 @@ from torch.func import grad, grad_and_value, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
-from randquant.local_training.copies import Copies, Features, called
+from randquant.local_training.batches import BatchReader
 from randquant.local_training.curvature import (
-    of_cross_entropy,
-    of_squares,
+    cross_entropy_curvature,
     small_step,
+    squared_error_curvature,
     squares,
     step_length,
 )
-from randquant.local_training.gathering import Gathering
+from randquant.local_training.dry_run import Loss
+from randquant.local_training.models import Features, ModelReplicas, called
 from randquant.local_training.problem import Problem
-from randquant.local_training.row_wise import Obstacle, Reading, are_the_same, held_values
-from randquant.local_training.trial import Loss
+from randquant.local_training.row_wise import Obstacle, Reading, are_the_same, attribute_values
 from randquant.local_training.work import Work
 
 
 def each_loss(loss: Loss, output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Each example's loss (s,), of outputs and targets (s, ...), whose mean is the batch's."""
+    # (s,) from outputs and targets (s, ...). Each example is a batch of one, so that a mean loss
+    # over the batch becomes this example's own.
     return vmap(lambda one, target: loss(one[None], target[None]))(output, targets)
 
 
 def is_linear(problem: Problem, operations: Sequence[str]) -> bool:
-    """Whether `linear_gradients` knows the loss, and all of one linear layer is trained.
+    """Return whether `linear_gradients` computes this problem's gradients.
 
-    Features are flat, or the model flattens them; it does nothing else with them.
+    The model must be one linear layer, trained as a whole, on features that are flat or that the
+    model only flattens; and the loss one of those that have a formula.
     """
+    # By exact types and the operations that were read: a subclass, or a forward function of an
+    # instance, may compute something else.
     model, table = problem.model, problem.clients.table
     layers = list(model.children()) if type(model) is nn.Sequential else [model]
     flat = [type(layer) for layer in layers] == [nn.Flatten, nn.Linear]
@@ -53,13 +57,13 @@ def is_linear(problem: Problem, operations: Sequence[str]) -> bool:
         and table is not None
         and isinstance(table.features, torch.Tensor)
         and table.features.dtype == torch.float32
-        and _has_formula(problem.loss, table.targets, problem.trial.outputs)
+        and _has_formula(problem.loss, table.targets, problem.dry_run.outputs)
     )
 
 
 def _has_formula(loss: Loss, targets: torch.Tensor, outputs: int) -> bool:
-    """Whether it is the cross entropy of labels, or the mean of squares of all outputs."""
     if loss is nn.functional.mse_loss:
+        # Targets of another shape would be broadcast, which the formula does not do.
         return targets.dtype == torch.float32 and targets.shape[1:] == (outputs,)
     return (
         loss is nn.functional.cross_entropy and targets.dtype == torch.int64 and targets.ndim == 1
@@ -69,17 +73,18 @@ def _has_formula(loss: Loss, targets: torch.Tensor, outputs: int) -> bool:
 def linear_gradients(
     weights: dict, features: torch.Tensor, targets: torch.Tensor, weight: torch.Tensor, loss: Loss
 ) -> tuple[dict, torch.Tensor]:
-    """One linear layer's gradients by formula: autograd would take longer than the arithmetic.
+    """Return a linear layer's gradients and losses (n,), by formula.
 
-    Outputs come before samples, which makes both products and the softmax twice as fast.
+    Autograd would take longer than the arithmetic.
 
     Args:
         weights: (c, f) and (c,), shared, or (n, c, f) and (n, c), of n clients.
         features: (n, s, f).
         targets: labels (n, s), or numbers (n, s, c).
         weight: (n, s), each sample's weight.
-        loss: one that `each_loss` knows.
+        loss: cross_entropy or mse_loss.
     """
+    # Outputs come before samples, (n, c, s): both products and the softmax are twice as fast.
     (matrix_name, matrix), (bias_name, bias) = weights.items()
     matrices = matrix.expand(len(features), *matrix.shape[-2:])
     outputs = torch.baddbmm(bias[..., None], matrices, features.mT)
@@ -91,6 +96,7 @@ def linear_gradients(
         logs, labels = torch.log_softmax(outputs, dim=1), targets[:, None]
         losses = -(logs.gather(1, labels)[:, 0] * weight).sum(1)
         error = logs.exp_().scatter_add_(1, labels, -torch.ones_like(labels, dtype=logs.dtype))
+    # The slope of the weighted loss in the outputs; both gradients are linear in it.
     error *= weight[:, None]
     return {matrix_name: torch.bmm(error, features), bias_name: error.sum(2)}, losses
 
@@ -104,10 +110,10 @@ def weighted_gradients(
     weight: torch.Tensor,
     loss: Loss,
 ) -> tuple[dict, torch.Tensor]:
-    """Gradients and losses where examples have weights, of n clients at once.
+    """Return gradients and losses (n,) of n clients at once, whose examples have weights.
 
     Args:
-        model: this thread's own.
+        model: this thread's writable replica.
         weights: each trained parameter (*shape), or (n, *shape) with `shared` 0 instead of None.
         features: (n, s, *shape), each of them.
         targets: (n, s, *shape).
@@ -115,23 +121,26 @@ def weighted_gradients(
         loss: the mean loss over a batch.
     """
 
-    def loss_of(weights, features, targets, weight):
+    def weighted_loss(weights, features, targets, weight):
         output = called(model, features, weights)
         return (each_loss(loss, output, targets) * weight).sum()
 
-    gradients_of = vmap(grad_and_value(loss_of), (shared, 0, 0, 0))
-    return gradients_of(weights, features, targets, weight)
+    # vmap keeps clients apart, but for look-ups beyond a table, which `ClientGuard` covers. A model
+    # that branches on a number raises an error in it.
+    clients_gradients = vmap(grad_and_value(weighted_loss), (shared, 0, 0, 0))
+    return clients_gradients(weights, features, targets, weight)
 
 
 def linear_changes(
     weights: dict, parts: dict, features: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """One linear layer's outputs (n, s, c), and their change along these gradients."""
+    """Return a linear layer's outputs (n, s, c), and their change along the gradients `parts`."""
 
-    def linear(of: dict) -> torch.Tensor:
-        matrix, bias = of.values()
+    def linear(parameters: dict) -> torch.Tensor:
+        matrix, bias = parameters.values()
         return features @ matrix.mT + bias[..., None, :]
 
+    # Outputs are linear in the weights, so that a step of one gradient shows the exact change.
     return linear(weights), linear(parts)
 
 
@@ -140,38 +149,38 @@ def changes(
     weights: dict,
     shared: int | None,
     parts: dict,
-    near: torch.Tensor,
+    length: torch.Tensor,
     features: Features,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Outputs (n, s, ...) of n clients at once, and their change per length of these gradients.
+    """Return outputs (n, s, ...) of n clients at once, and their change along the gradients.
 
     Args:
-        model: this thread's own.
-        weights: as for `weighted_gradients`.
-        shared: as there.
+        model: this thread's writable replica.
+        weights, shared: as for `weighted_gradients`.
         parts: each client's gradient by parameter, (n, *shape).
-        near: (n,) how many gradients long a small step is.
+        length: (n,) of the step that shows the change, in gradients; see `small_step`.
         features: (n, s, *shape), each of them.
     """
 
-    def output_of(weights, features):
+    def client_output(weights, features):
         return called(model, features, weights)
 
-    moved = _moved(weights, parts, near)
+    # By the difference of two passes: not all models have derivatives in forward mode.
+    moved = _stepped(weights, parts, length)
     with torch.no_grad():
-        output = vmap(output_of, (shared, 0))(weights, features)
-        there = vmap(output_of, (0, 0))(moved, features)
-    return output, (output - there) / near.view(-1, *[1] * (output.ndim - 1))
+        output = vmap(client_output, (shared, 0))(weights, features)
+        moved_output = vmap(client_output, (0, 0))(moved, features)
+    return output, (output - moved_output) / length.view(-1, *[1] * (output.ndim - 1))
 
 
-def bend(
+def weighted_curvature(
     loss: Loss,
     output: torch.Tensor,
     change: torch.Tensor,
     targets: torch.Tensor,
     weight: torch.Tensor,
 ) -> torch.Tensor:
-    """Each client's second derivative of its weighted losses, along a change of outputs, (n,).
+    """Return the second derivative (n,) of each client's weighted loss, along a change of outputs.
 
     Args:
         loss: the mean loss over a batch.
@@ -179,25 +188,27 @@ def bend(
         targets: (n, s, ...).
         weight: (n, s), each example's weight.
     """
+    # The two most common losses by formula, which is faster than differentiating twice.
     if loss is nn.functional.cross_entropy and output.ndim == 3 and targets.ndim == 2:
-        return of_cross_entropy(output, change, weight)
+        return cross_entropy_curvature(output, change, weight)
     if loss is nn.functional.mse_loss:
-        return of_squares(change.reshape(*weight.shape, -1), weight)
+        return squared_error_curvature(change.reshape(*weight.shape, -1), weight)
 
-    def of_one(output, change, targets, weight):
+    def client_curvature(output, change, targets, weight):
         def total(output):
             return (each_loss(loss, output, targets) * weight).sum()
 
+        # Differentiated twice along `change`: the matrix of second derivatives is never built.
         def slope(output):
             return (grad(total)(output) * change).sum()
 
         return (grad(slope)(output) * change).sum()
 
-    return vmap(of_one)(output, change, targets, weight)
+    return vmap(client_curvature)(output, change, targets, weight)
 
 
-def _moved(weights: dict, parts: dict, lengths: torch.Tensor) -> dict:
-    """Each client's weights after a step of so many of its gradients, (n,)."""
+def _stepped(weights: dict, parts: dict, lengths: torch.Tensor) -> dict:
+    # Each client's weights after a step of `lengths` (n,) times its gradient.
     return {
         name: weights[name] - lengths.view(-1, *[1] * (part.ndim - 1)) * part
         for name, part in parts.items()
@@ -205,32 +216,35 @@ def _moved(weights: dict, parts: dict, lengths: torch.Tensor) -> dict:
 
 
 class _Pass(NamedTuple):
-    """Examples of n clients, s of each, with their weights: features, targets and weight (n, s)."""
+    """Examples of n clients, s of each, with their weights (n, s); padding has weight zero."""
 
     features: Features
     targets: torch.Tensor
     weight: torch.Tensor
 
-    def own(self, values: torch.Tensor) -> torch.Tensor:
-        """Values (n, ...) of the clients that have an example here, and zeros."""
-        here = self.weight.any(1)
-        return values.where(here.view(-1, *[1] * (values.ndim - 1)), 0)
+    def without_absent(self, values: torch.Tensor) -> torch.Tensor:
+        """Set values (n, ...) of clients without an example in this pass to zero."""
+        present = self.weight.any(1)
+        # Not a product with zero: an absent client's padding may overflow to infinity.
+        return values.where(present.view(-1, *[1] * (values.ndim - 1)), 0)
 
 
-WIDTH = 32
-"""Most examples of a client in a pass over several clients."""
+MAX_PASS_WIDTH = 32
+"""Most examples of a client in a pass over several clients. Twice as many would pad small clients
+to twice their work; half as many would take large ones through twice as many passes."""
 
 
-def width(work: Work) -> int:
-    """Examples of each client in a pass over several; those that it lacks have no weight."""
-    return min(work.batch or WIDTH, WIDTH)
+def pass_width(work: Work) -> int:
+    # By the settings alone: a width by the clients' sizes would let one client's number of examples
+    # change how another's gradients are rounded.
+    return min(work.batch or MAX_PASS_WIDTH, MAX_PASS_WIDTH)
 
 
-class Guard(TorchFunctionMode):
-    """Keeps clients apart where a client's numbers may make an operation fail.
+class ClientGuard(TorchFunctionMode):
+    """Keeps clients apart where one client's numbers may make an operation fail.
 
     Attributes:
-        kind: of an error that an operation has raised, also if the model catches it; else empty.
+        kind: of the last error that an operation raised, even if the model caught it; or empty.
     """
 
     def __init__(self) -> None:
@@ -240,12 +254,14 @@ class Guard(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         options = dict(kwargs or {})
         try:
+            # Both ways to look up a table, because a model may call the function beneath directly.
             if func is nn.functional.embedding:
                 return _embedded(*args, **options)
             if func in TABLE_LOOKUPS:
                 return _looked_up(*args, **options)
             return func(*args, **options)
         except Exception as error:
+            # A model that catches it would compute all clients of the pass in another way.
             self.kind = type(error).__name__
             raise
 
@@ -253,15 +269,16 @@ class Guard(TorchFunctionMode):
 TABLE_LOOKUPS = (
     torch.embedding, torch.ops.aten.embedding, torch.ops.aten.embedding.default,
 )  # fmt: skip
-"""Functions beneath `nn.functional.embedding`, which take the table first."""
+"""Functions that `nn.functional.embedding` calls, which take the table as their first argument."""
 
 
 def _embedded(
     input: torch.Tensor, weight: torch.Tensor, *args: Any, **options: Any
 ) -> torch.Tensor:
-    # torch 2.13 lays the clients' tables behind each other and does not check an index against its
-    # own: beyond the last row there is the next client's. Here it is no number, which is refused as
-    # this client's.
+    # In a vectorised pass, torch 2.13 puts the clients' tables one after another and does not check
+    # an index against its own table: an index beyond the last row would read the next client's.
+    # Such an index gives NaN here, so that this client alone is refused.
+    # Clamped before the look-up, because an index beyond the table may be beyond memory as well.
     rows = weight.shape[0]
     vectors = nn.functional.embedding(input.clamp(0, rows - 1), weight, *args, **options)
     return torch.where(((input >= 0) & (input < rows))[..., None], vectors, math.nan)
@@ -274,35 +291,38 @@ def _looked_up(
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
 ) -> torch.Tensor:
+    # This function takes -1 for no padding; the public one takes None, and -1 for the last row.
     padding = None if padding_idx < 0 else padding_idx
     options = {"scale_grad_by_freq": scale_grad_by_freq, "sparse": sparse}
     return _embedded(indices, weight, padding, **options)
 
 
-class Together:
+class VectorizedClients:
     """Computes the local steps of several clients at once.
 
-    A pass has one shape, whoever has how many examples: another shape may round others' gradients
-    otherwise. A client with more examples than its width takes part in several.
+    All passes have one shape, whatever the clients' numbers of examples, because another shape may
+    change how gradients are rounded. A client with more examples than the width of a pass takes
+    part in several.
 
     Args:
         copies: the model, with the loaded weights.
         data: the clients' examples.
         loss: the mean loss over a batch.
         work: what a client computes.
-        linear: whether the model is one linear layer with a loss that has a formula.
-        watched: look whether a module or the loss keeps something of each call; a user said that
-            they do not.
-        guarded: keep clients apart where an operation fails, as that of an index out of range.
+        linear: whether `linear_gradients` applies.
+        watched: check that modules and the loss store nothing during a call; needed where a user
+            vouches for them.
+        guarded: keep clients apart where an operation fails for one of them, for example because
+            an index is out of range.
 
     Raises:
-        ValueError: by `updates`, a module has kept something, or caught such an error.
+        ValueError: by `updates`, where a module has stored something, or caught such a failure.
     """
 
     def __init__(
         self,
-        copies: Copies,
-        data: Gathering,
+        copies: ModelReplicas,
+        data: BatchReader,
         loss: Loss,
         work: Work,
         *,
@@ -312,27 +332,34 @@ class Together:
     ) -> None:
         self._copies, self._data, self._loss = copies, data, loss
         self._watched, self._guarded = watched, guarded
-        self._rate, self._width, self._linear = work.learning_rate, width(work), linear
+        self._rate, self._width, self._linear = work.learning_rate, pass_width(work), linear
 
     def updates(self, steps: Sequence[list[np.ndarray]]) -> tuple[torch.Tensor, np.ndarray]:
-        """Return updates (n, d) and first losses (n,) of clients with these samples of each step.
+        """Return updates (n, d) and first losses (n,).
 
-        Clients with fewer steps do nothing in the last.
+        Args:
+            steps: each client's samples of each of its steps. A client with fewer steps than
+                others stays where it is in the last ones.
         """
         start, firsts = self._copies.weights(), np.array([samples[0] for samples, *_ in steps])
-        before = self._held()
-        with Guard() if self._guarded else nullcontext() as guard:
+        # Compared after the steps: what a module stores of these clients would reach the next ones.
+        before = self._attributes()
+        with ClientGuard() if self._guarded else nullcontext() as guard:
             if self._rate is None:
-                own = [samples for samples, *_ in steps]
-                update, losses, _ = self._step(start, None, own, firsts)
+                batches = [samples for samples, *_ in steps]
+                update, losses, _ = self._step(start, None, batches, firsts)
             else:
                 weights, shared, losses = start, None, torch.empty(0)
                 for number in range(max(map(len, steps))):
-                    batches = [own[number] if number < len(own) else _NONE for own in steps]
+                    batches = [
+                        each[number] if number < len(each) else _NO_SAMPLES for each in steps
+                    ]
                     parts, step_losses, lengths = self._step(weights, shared, batches, firsts)
-                    weights = _moved(weights, parts, lengths)
+                    weights = _stepped(weights, parts, lengths)
+                    # All begin at one set of weights; after a step each client has its own.
                     shared, losses = 0, losses if number else step_losses
                 update = {name: start[name] - weights[name] for name in start}
+        # All checks come before the updates are returned: none leaves if any of them fails.
         self._copies.check()
         if guard is not None and guard.kind:
             raise ValueError(
@@ -340,16 +367,17 @@ class Together:
                 "model has caught: one client's numbers would decide how the others are computed. "
                 "Give Local(together=False)."
             )
-        if not are_the_same(before, self._held()):
+        if not are_the_same(before, self._attributes()):
             raise ValueError(
-                "Expected modules that keep nothing of a call with together=True, got one with "
-                "another attribute than before: the next clients would see it; leave together out."
+                "Expected modules that store nothing during a call with together=True, got a "
+                "changed attribute: the next clients would see it; leave together out."
             )
+        # In the order of the trained parameters, as `Learner.parameters` has them.
         flat = [update[name].reshape(len(steps), -1) for name in start]
         return torch.cat(flat, dim=1), losses.double().cpu().numpy()
 
-    def _held(self) -> list[object]:
-        return held_values(self._copies.own(), self._loss) if self._watched else []
+    def _attributes(self) -> list[object]:
+        return attribute_values(self._copies.writable(), self._loss) if self._watched else []
 
     def _step(
         self,
@@ -358,43 +386,56 @@ class Together:
         batches: Sequence[np.ndarray],
         firsts: np.ndarray,
     ) -> tuple[dict, torch.Tensor, torch.Tensor]:
-        """Each client's gradient on its batch, at its own weights or at shared ones.
+        """Return each client's gradient on its batch, its loss, and its step's length in gradients.
 
-        Also its loss, and how many gradients long its step is.
+        Args:
+            weights: each client's (n, *shape), or shared ones (*shape).
+            shared: 0 for each client's, None for shared ones, as vmap's `in_dims`.
+            batches: each client's samples; empty for a client without a step.
+            firsts: one sample of each client, which pads its batch.
         """
         starts = range(0, max(map(len, batches)), self._width)
+        # A single pass is gathered once for both loops; several would need too much memory to keep.
         only = self._pass(batches, firsts, 0) if len(starts) == 1 else None
         parts: dict[str, Any] = dict.fromkeys(weights, 0.0)
         losses: Any = 0.0
         for start in starts:
             some = only or self._pass(batches, firsts, start)
-            more, theirs = self._gradients(weights, shared, some)
-            # Who has no example here is not moved, even by what overflows.
-            parts = {name: each + some.own(more[name]) for name, each in parts.items()}
-            losses = losses + some.own(theirs)
+            pass_parts, pass_losses = self._gradients(weights, shared, some)
+            # A client without an example in this pass is not moved, even if its padding overflows.
+            parts = {name: each + some.without_absent(pass_parts[name])
+                     for name, each in parts.items()}  # fmt: skip
+            losses = losses + some.without_absent(pass_losses)
         if not isinstance(self._rate, str):
+            # A given rate is every client's step length; without steps the gradient itself is sent.
             return parts, losses, torch.full_like(losses, self._rate or 0.0)
         square = squares(parts.values())
-        bent: Any = 0.0
+        curvature: Any = 0.0
+        # In a second loop, because the direction of the step is known after the last pass only.
         for start in starts:
             some = only or self._pass(batches, firsts, start)
             output, change = self._changes(weights, shared, parts, square, some.features)
-            bent = bent + some.own(bend(self._loss, output, change, some.targets, some.weight))
-        return parts, losses, step_length(square, bent, losses)
+            pass_curvature = weighted_curvature(
+                self._loss, output, change, some.targets, some.weight
+            )
+            curvature = curvature + some.without_absent(pass_curvature)
+        return parts, losses, step_length(square, curvature, losses)
 
     def _pass(self, batches: Sequence[np.ndarray], firsts: np.ndarray, start: int) -> _Pass:
-        """Each client's examples from `start` of its batch on, as many as are wide."""
         some = [samples[start : start + self._width] for samples in batches]
         real = np.arange(self._width) < np.array([[len(samples)] for samples in some])
         # Clients with fewer samples are padded with one of their own, of weight zero: infinity
-        # times zero is no number, and nobody else's sample may be what overflows.
-        own = [[*samples[:1], first][0] for samples, first in zip(some, firsts, strict=True)]
-        index = np.repeat(np.array(own)[:, None], self._width, axis=1)
+        # times zero is NaN, and no other client's sample may cause that.
+        padding = [[*samples[:1], first][0] for samples, first in zip(some, firsts, strict=True)]
+        index = np.repeat(np.array(padding)[:, None], self._width, axis=1)
         index[real] = np.concatenate(some)
+        # Weights are shares of the whole batch, so that the passes' gradients add up to its mean.
         sizes = np.array([[max(1, len(samples))] for samples in batches])
         features, targets = self._data.rows(index)
         if self._linear:
+            # The model may have a Flatten layer, which the formula skips.
             features = features.flatten(2)
+        # In float64 until the division is done, so that each weight is rounded once.
         weight = torch.from_numpy((real / sizes).astype(np.float32)).to(targets.device)
         return _Pass(features, targets, weight)
 
@@ -404,7 +445,7 @@ class Together:
         if self._linear:
             assert isinstance(some.features, torch.Tensor)
             return linear_gradients(weights, some.features, some.targets, some.weight, self._loss)
-        model = self._copies.own()
+        model = self._copies.writable()
         return weighted_gradients(model, weights, shared, *some, self._loss)
 
     def _changes(
@@ -415,33 +456,35 @@ class Together:
         square: torch.Tensor,
         features: Features,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Outputs, and their change per length of the gradients, of squared norm (n,)."""
         if self._linear:
             assert isinstance(features, torch.Tensor)
             return linear_changes(weights, parts, features)
-        own = weights.values()
-        held = squares(own if shared == 0 else [each[None] for each in own])
-        near = small_step(square, held)
-        return changes(self._copies.own(), weights, shared, parts, near, features)
+        each_weight = weights.values()
+        norms = squares(each_weight if shared == 0 else [each[None] for each in each_weight])
+        # Relative to each client's own weights: a fixed step would vanish beside large ones.
+        length = small_step(square, norms)
+        return changes(self._copies.writable(), weights, shared, parts, length, features)
 
 
-_NONE = np.empty(0, dtype=np.int64)
+_NO_SAMPLES = np.empty(0, dtype=np.int64)
 
 
-HEAVY_GROUP = 5
-"""Most clients of which each takes long that a worker gets at a time."""
+MAX_GROUP_CLIENTS = 5
+"""Most clients that a worker takes at once where each is computed by itself. Twice as many would
+let workers wait longer for the last group; fewer would ask for groups more often."""
 
 
-def fewer_and_fewer(cohort: Sequence[int], workers: int) -> list[Sequence[int]]:
+def shrinking_groups(cohort: Sequence[int], workers: int) -> list[Sequence[int]]:
     """Split a cohort so that no worker waits long for the last group.
 
     Example:
-        >>> fewer_and_fewer(range(10), 2)
+        >>> shrinking_groups(range(10), 2)
         [range(0, 3), range(3, 5), range(5, 7), range(7, 8), range(8, 9), range(9, 10)]
     """
     groups, start = [], 0
+    # A group is at most half of a worker's share of what is left, so that the last ones are single.
     while left := len(cohort) - start:
-        size = min(HEAVY_GROUP, -(-left // (2 * workers)))
+        size = min(MAX_GROUP_CLIENTS, -(-left // (2 * workers)))
         groups.append(cohort[start : start + size])
         start += size
     return groups
@@ -450,9 +493,11 @@ def fewer_and_fewer(cohort: Sequence[int], workers: int) -> list[Sequence[int]]:
 # Whether several clients may be computed in one vectorised pass.
 
 KNOWN_ATTENTION = partial(sdpa_kernel, SDPBackend.MATH)
-"""Attention that vmap has rules for, while in force; it is a setting of the whole process."""
+"""Context in which torch computes attention by operations that vmap has rules for.
 
-BY_EXAMPLE = (
+It is a setting of the whole process."""
+
+MEAN_LOSS_FUNCTIONS = (
     nn.functional.cross_entropy,
     nn.functional.mse_loss,
     nn.functional.l1_loss,
@@ -460,21 +505,27 @@ BY_EXAMPLE = (
     nn.functional.huber_loss,
     nn.functional.binary_cross_entropy_with_logits,
 )
-"""Losses that average over examples independently: a problem's labels are checked
-where it is the cross entropy. Others may leave examples out, weigh them or compare them."""
+"""Losses that average over examples independently, with their default options.
+
+Cross entropy ignores some labels, which `check_labels` refuses. Other losses may leave examples
+out, weigh them or compare them."""
 
 
-def obstacle_of(problem: Problem, work: Work, reading: Reading, *, apart: bool) -> Obstacle | None:
+def find_obstacle(
+    problem: Problem, work: Work, reading: Reading, *, apart: bool
+) -> Obstacle | None:
     """Return why several clients may not be computed in one pass, or several clipped examples.
 
     Args:
         problem: the model, the clients' data and the loss.
         work: what a client computes.
         reading: what the model does with its examples.
-        apart: whether nobody may see who else takes part.
+        apart: whether a client's update must not depend on who else takes part, even in rounding.
     """
     loss, clipped = problem.loss, work.example_norm is not None
-    if problem.trial.draws:
+    # Clipped examples are computed together within one client only, so that rules about other
+    # clients do not apply to them.
+    if problem.dry_run.draws:
         return Obstacle("a training step that draws random numbers, or may", certain=True)
     if _is_hooked(problem.model):
         return Obstacle("a model with hooks, which would run for several at once", certain=True)
@@ -482,14 +533,15 @@ def obstacle_of(problem: Problem, work: Work, reading: Reading, *, apart: bool) 
         return Obstacle("examples that are read when they are needed", certain=True)
     if not clipped and apart:
         return Obstacle("cohorts that nobody sees, which must not show in rounding", certain=True)
-    if loss not in BY_EXAMPLE and not (clipped and type(loss) in LOSS_MODULES):
-        theirs = getattr(loss, "__module__", "").startswith("torch.")
-        words = "leave out or weigh examples" if theirs else "compare examples"
-        return Obstacle(f"a loss that may {words}", certain=theirs and not clipped)
+    if loss not in MEAN_LOSS_FUNCTIONS and not (clipped and type(loss) in MEAN_LOSS_TYPES):
+        # For a loss of one's own a user may vouch; what torch's other losses do is known.
+        by_torch = getattr(loss, "__module__", "").startswith("torch.")
+        words = "leave out or weigh examples" if by_torch else "compare examples"
+        return Obstacle(f"a loss that may {words}", certain=by_torch and not clipped)
     return reading.obstacle
 
 
-LOSS_MODULES = (
+MEAN_LOSS_TYPES = (
     nn.CrossEntropyLoss,
     nn.MSELoss,
     nn.L1Loss,
@@ -497,11 +549,10 @@ LOSS_MODULES = (
     nn.HuberLoss,
     nn.BCEWithLogitsLoss,
 )
-"""Losses that vmap computes of single examples, whatever their options."""
+"""Losses that vmap computes example by example, whatever their options."""
 
 
 def _is_hooked(model: nn.Module) -> bool:
-    """Whether a function of the user's own runs with a forward or backward pass."""
     return any(
         layer._forward_hooks
         or layer._forward_pre_hooks
