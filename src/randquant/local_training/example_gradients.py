@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from randquant._internal import validate
 from randquant.channels.keys import Key
 from randquant.local_training.client import Learner
+from randquant.local_training.dry_run import Loss
 from randquant.local_training.local import ONE_GRADIENT, Local
 from randquant.local_training.problem import make_problem
-from randquant.local_training.dry_run import Loss
 from randquant.local_training.work import Work
 from randquant.privacy.accounting.release import check_examples
 
