@@ -46,3 +46,9 @@ def test_a_notebook_shows_each_of_them_by_its_table():
     notebook.register(shell)
     assert len(shown) == len(notebook.HOMES)
     assert "<table" in shown["randquant.channels.channel", "Channel"](CHANNEL)
+
+
+def test_what_is_not_covered_is_asked_of_runs_only(tmp_path):
+    with pytest.raises(ValueError, match="Expected a Run with uncovered=True, got a Channel"):
+        rq.report(CHANNEL, tmp_path / "page.html", uncovered=True)
+    assert not [*tmp_path.iterdir()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from randquant._internal import formatting
 from randquant._internal.formatting import minus
 from randquant.privacy.guarantee import Guarantee
+from randquant.reports.pages import Paragraphs
 
 LARGE_EPSILON = 20.0
 """Total in nats above which a page says that it does not hide an update by itself: e^20 is 5e8, so
@@ -41,6 +42,11 @@ def promise(guarantee: Guarantee) -> str:
         f"most e^ε times what it was{slack}. Here {formatting.bound(guarantee.epsilon)}: proven, "
         "and rounded up."
     )
+
+
+def coverage(covered: str, not_covered: str) -> Paragraphs:
+    """Return what a page's epsilon covers, and what it does not."""
+    return Paragraphs([("Covered.", covered), ("Not covered.", not_covered)])
 
 
 def hostile(line: str) -> list[tuple[str, str]]:

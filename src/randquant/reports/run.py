@@ -45,39 +45,40 @@ def facts(run: Run) -> Facts:
     return pictures.facts(run.record)
 
 
-def page(run: Run) -> str:
+def page(run: Run, uncovered: bool = False) -> str:
     """Write a run as the text of one HTML page, with its baseline if its folder has one."""
-    return _rendered(run.record, run.folder)
+    return _rendered(run.record, run.folder, uncovered)
 
 
-def report_run(folder: Path, path: Path | None = None) -> Path:
+def report_run(folder: Path, path: Path | None = None, *, uncovered: bool = False) -> Path:
     """Write the page of a finished run from its folder, without training; return its path.
 
     Args:
         folder: of the run.
         path: of the page; by default report.html in the folder.
+        uncovered: also show what no epsilon covers: the clients' training loss, and times.
 
     Raises:
         ValueError: there is no finished run in the folder, or its files are damaged.
     """
-    text = _rendered(read_finished(folder), folder)
+    text = _rendered(read_finished(folder), folder, uncovered)
     path = path or folder / REPORT
     # A folder name may contain bytes that are not UTF-8; they become character references.
     write_atomic(path, text.encode("utf-8", "xmlcharrefreplace"))
     return path
 
 
-def _rendered(record: RunRecord, folder: Path) -> str:
+def _rendered(record: RunRecord, folder: Path, uncovered: bool) -> str:
     inner, mechanism = RunStore(folder / BASELINE), stored_mechanism(record.config)
     # A baseline that was stopped is not compared with.
     finished = inner.exists() and inner.has("summary")
     baseline = read_finished(inner.folder) if finished else None
     if mechanism is None or (channel := mechanism.channel) is None:
-        return render(record, baseline)
+        return render(record, baseline, uncovered=uncovered)
     # Clients' numbers, such as their loss, are further coordinates of the same update.
     dimension = record.summary.dimension + len(record.config.privacy.numbers)
     sentence = one_client(mechanism, dimension, record.config.cohort)
-    return render(record, baseline, channel, sentence)
+    return render(record, baseline, channel, sentence, uncovered)
 
 
 def render(
@@ -85,6 +86,7 @@ def render(
     baseline: RunRecord | None = None,
     channel: Channel | None = None,
     hostile: str = "",
+    uncovered: bool = False,
 ) -> str:
     """Write a run's record as the text of one HTML page.
 
@@ -93,8 +95,11 @@ def render(
         baseline: the same run without privacy, for comparison.
         channel: of each coordinate, if the mechanism has one.
         hostile: a sentence on how far one client can move a round's mean; empty if not known.
+        uncovered: also show what no epsilon covers: the clients' training loss, and times.
 
     Guarantees:
+        Unless `uncovered`, nothing is shown that the guarantee does not cover, but a baseline if
+        there is one; both are marked. Accuracy and loss are taken to be on public test data.
         The page is self-contained: it refers to nothing outside itself, its policy allows no
         script but its own, and it says everything without that script.
         The printed epsilon is never below the real one.
@@ -116,7 +121,14 @@ def render(
                 columns=False,
                 text=True,
             ),
+            Section(
+                "What is covered, what is not",
+                [meaning.coverage(COVERED, _not_covered(run, baseline, uncovered))],
+                columns=False,
+                text=True,
+            ),
             Section("Training", pictures.training(run, baseline)),
+            Section("Not covered by the guarantee", pictures.uncovered(run) * uncovered),
             Section("One coordinate", pictures.coordinate(channel)),
             Section("Details", [_config_table(config), _round_table(run)]),
         ],
@@ -141,25 +153,32 @@ def _lead(run: RunRecord) -> str:
 
 
 def _cards(run: RunRecord, baseline: RunRecord | None) -> list[Card]:
-    return [
-        _accuracy_card(run, baseline),
-        _upload_card(run),
-        _guarantee_card(run),
-        _time_card(run),
-    ]
+    return [_accuracy_card(run, baseline), _upload_card(run), _guarantee_card(run)]
 
 
-def _time_card(run: RunRecord) -> Card:
-    # Parts of the run's time, whose sum is less than all of it.
-    parts = {
-        name: math.fsum(getattr(metric, f"seconds_{name}") for metric in run.metrics)
-        for name in ("gradient", "protect", "evaluate")
-    }
-    lines = [
-        f"{formatting.count(run.rounds, 'round')}, all clients on one machine",
-        ", ".join(f"{name} {seconds:,.1f}\u00a0s" for name, seconds in parts.items()),
-    ]
-    return "Time", formatting.duration(run.seconds), lines
+COVERED = (
+    "All that clients sent in the declared rounds: hence each round's released mean, its length, "
+    "the numbers sent beside updates, the models, and whatever is computed from these."
+)
+
+UNSHOWN = (
+    "The clients' training loss and the time that rounds took are in the run's records and are not "
+    "shown here; rq.report(run, path, uncovered=True) shows them."
+)
+SHOWN = "The clients' training loss and the time that rounds took, shown below because asked for."
+
+
+def _not_covered(run: RunRecord, baseline: RunRecord | None, uncovered: bool) -> str:
+    parts = [SHOWN if uncovered else UNSHOWN]
+    if baseline is not None:
+        parts.append("The run without privacy was trained on the clients' data with no protection.")
+    if run.summary.loss is not None:
+        parts.append(
+            "Accuracy and loss are on test data that belong to no client and are taken to be "
+            "public: if they are not, these figures are not covered. Nor is a setting that was "
+            "chosen by looking at clients' data."
+        )
+    return " ".join(parts)
 
 
 def _accuracy_card(run: RunRecord, baseline: RunRecord | None) -> Card:
@@ -169,7 +188,7 @@ def _accuracy_card(run: RunRecord, baseline: RunRecord | None) -> Card:
     lines = ["No run without privacy to compare with."]
     if baseline is not None and (reference := baseline.summary.accuracy) is not None:
         difference = f"Difference {minus(f'{100 * (accuracy - reference):+.2f}')} points"
-        lines = [f"{100 * reference:.2f}\u00a0% without privacy", difference]
+        lines = [f"{100 * reference:.2f}\u00a0% {pictures.WITHOUT}", difference]
     return "Test accuracy", f"{100 * accuracy:.2f}\u00a0%", lines
 
 
@@ -322,20 +341,16 @@ def _round_table(run: RunRecord) -> DataTable:
         "round",
         "accuracy, %",
         "test loss",
-        "train loss",
         "epsilon so far",
         "uploads",
-        "seconds",
     )
     rows = [
         (
             f"{m.round:,}",
             formatting.number(m.accuracy, 2, scale=100),
             formatting.number(m.loss, 3),
-            formatting.number(m.train_loss, 3),
             formatting.spent(m.epsilon),
             formatting.size_of(m.bytes_up),
-            formatting.number(m.seconds, 3),
         )
         for m in (evaluated[index] for index in shown)
     ]
