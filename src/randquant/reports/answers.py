@@ -110,6 +110,7 @@ def as_json(table: Table) -> dict[str, Any]:
         "table": answers, "epsilon": guarantee.epsilon, "delta": guarantee.delta,
         "neighboring": guarantee.neighboring, "trust": guarantee.trust, "unit": guarantee.unit,
         "simulated": guarantee.simulated, "records": table.records, "clients": table.clients,
+        "other_relation": table.other_relation,
     }  # fmt: skip
 
 
@@ -126,7 +127,8 @@ def page(table: Table) -> str:
     cards = [
         ("Records", f"{table.records:,}", [f"of {formatting.count(table.clients, 'client')}"]),
         ("Guarantee", bound(guarantee.epsilon),
-         [f"{about}, one {guarantee.unit}", *[SIMULATED] * guarantee.simulated]),
+         [f"{about}, one {guarantee.unit}", *meaning.other_figure(table.other_relation),
+          *[SIMULATED] * guarantee.simulated]),
         ("Questions", str(len(table)), [formatting.count(
             sum(map(len, table.values())), "estimate") + " in one account"]),
     ]  # fmt: skip

@@ -44,6 +44,28 @@ def promise(guarantee: Guarantee) -> str:
     )
 
 
+def other_figure(other: Guarantee | None) -> list[str]:
+    """Return a card's line on the guarantee under the other neighbouring relation, if any."""
+    if other is None:
+        return []
+    change = "left out (zero out)" if other.neighboring == "zero_out" else "replaced (replace one)"
+    return [f"{formatting.bound(other.epsilon)} if one {other.unit} is {change}"]
+
+
+def comparison(stated: Guarantee, other: Guarantee | None) -> list[tuple[str, str]]:
+    """Return a paragraph on which figure to compare with others', if both are known."""
+    if other is None:
+        return []
+    replaced, left_out = (stated, other)[:: 1 if other.neighboring == "zero_out" else -1]
+    text = (
+        f"Compare what others state for adding or removing one {stated.unit} with "
+        f"{formatting.bound(left_out.epsilon)}: its contribution is exchanged for zeros, while the "
+        "numbers of clients and examples stay. Compare what they state for replacing one with "
+        f"{formatting.bound(replaced.epsilon)}. Both hold of this one run, at the same δ."
+    )
+    return [("Beside the figures of others.", text)]
+
+
 def coverage(covered: str, not_covered: str) -> Paragraphs:
     """Return what a page's epsilon covers, and what it does not."""
     return Paragraphs([("Covered.", covered), ("Not covered.", not_covered)])

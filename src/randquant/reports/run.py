@@ -221,6 +221,7 @@ def _guarantee_card(run: RunRecord) -> Card:
         [
             f"at δ = {minus(formatting.plain(guarantee.delta))}",
             scope,
+            *meaning.other_figure(run.summary.other_relation),
             *([_spent(run)] if run.summary.spent else []),
             *[SIMULATED] * guarantee.simulated,
             *(_visible_guarantee(other) for other in [run.summary.beside] if other is not None),
@@ -260,6 +261,7 @@ def _meaning(run: RunRecord, channel: Channel | None, hostile: str) -> Paragraph
     else:
         paragraphs = [
             ("What is promised.", meaning.promise(guarantee)),
+            *meaning.comparison(guarantee, summary.other_relation),
             *_terms(summary),
             ("One coordinate and the whole run.", _scope(run, guarantee, channel)),
             *meaning.size(guarantee),
@@ -286,6 +288,8 @@ def _terms(summary: RunSummary) -> list[tuple[str, str]]:
             f"Of the same run, for one whole {other.unit}: {_visible_guarantee(other)}, at the "
             "same δ."
         )
+        for figure in meaning.other_figure(summary.beside_other_relation):
+            text += f" Likewise {figure}."
         paragraphs.append(("Another guarantee.", text))
     return paragraphs
 

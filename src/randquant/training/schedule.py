@@ -76,11 +76,15 @@ class Schedule:
         """
         # With hidden cohorts the adversary cannot tell who took part, so the bound is the same for
         # all clients and grows with every round.
-        return self.ledger.epsilon(rounds if self.ledger.hidden else participations)
+        return self.ledger.epsilon(self.rounds_of(rounds, participations))
 
     def guarantee(self, rounds: int, participations: int) -> Guarantee | None:
         """Return the tightest guarantee for the same rounds; None without privacy."""
-        return self.ledger.guarantee(rounds if self.ledger.hidden else participations)
+        return self.ledger.guarantee(self.rounds_of(rounds, participations))
+
+    def rounds_of(self, rounds: int, participations: int) -> int:
+        """Return which of the two numbers the ledger counts by."""
+        return rounds if self.ledger.hidden else participations
 
     def step(self, done: int, participations: np.ndarray) -> Step:
         """Return the round that comes after `done` rounds.

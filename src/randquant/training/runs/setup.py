@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ from randquant.local_training.raw_units import columns_of, standardized
 from randquant.local_training.standardize import FeatureStatistics, StandardizationQuery, plan_query
 from randquant.local_training.work import Work
 from randquant.privacy.accounting.ledger import Ledger
-from randquant.privacy.guarantee import Guarantee
+from randquant.privacy.guarantee import Guarantee, Neighboring
 from randquant.rounds.parameter_free import ParameterFreeStep, squared_noise
 from randquant.rounds.preparation import UpdatePreparation
 from randquant.training.algorithm import State
@@ -95,6 +96,28 @@ class TrainingSetup:
     def dimension(self) -> int:
         """Coordinates of what a client encodes: its update and its numbers."""
         return self.learner.dimension + self.preparation.extra
+
+    def guarantees(self, rounds: int, participations: int) -> dict[str, Guarantee | None]:
+        """Account for the declared rounds of a run, under both relations.
+
+        Returns:
+            Those fields of a `RunSummary` that are guarantees of the whole run, by name.
+        """
+        schedule, ledger = self.schedule, self.schedule.ledger
+        stated, client = schedule.guarantee(rounds, participations), self.client_ledger
+        before = functools.partial(spent_before, schedule.config, self.problem)
+        beside = None if client is None else client.guarantee(participations)
+        return {
+            "guarantee": stated,
+            "other_relation": ledger.under_other_relation(
+                stated, schedule.rounds_of(rounds, participations),
+                None if ledger.spent is None else before,
+            ),
+            "beside": beside,
+            "beside_other_relation": None if client is None else client.under_other_relation(
+                beside, participations
+            ),
+        }  # fmt: skip
 
     def standardized(self, statistics: FeatureStatistics) -> TrainingSetup:
         """Return a copy that trains on standardised data."""
@@ -181,12 +204,27 @@ def standardization_query(config: TrainConfig, problem: Problem) -> Standardizat
     return plan_query(standardize, columns, sizes, left, config.trust, config.privacy.unit)
 
 
-def spent_before(config: TrainConfig, problem: Problem) -> Guarantee | None:
-    """Return what is spent before a run's first round, or None."""
+def spent_before(
+    config: TrainConfig, problem: Problem, neighboring: Neighboring | None = None
+) -> Guarantee | None:
+    """Return what is spent before a run's first round, or None.
+
+    Args:
+        config: of the run.
+        problem: its data.
+        neighboring: the relation it is for; by default the one that tables are stated for.
+
+    Raises:
+        ValueError: what was spent before the run is a guarantee under another relation.
+    """
     before, query = config.privacy.spent, standardization_query(config, problem)
+    if before is not None and neighboring not in (None, before.neighboring):
+        raise ValueError(f"Expected what was spent under {neighboring}, got {before}.")
     if query is None or query.terms is None:  # without terms it asks nobody: the bounds suffice
         return before
-    cost = replace(query.terms.guarantee, simulated=config.seed is not None)
+    terms = query.terms
+    table = terms.guarantee if neighboring is None else terms.under(neighboring)
+    cost = replace(table, simulated=config.seed is not None)
     return cost if before is None else before + cost
 
 
