@@ -24,7 +24,8 @@ def test_every_kind_has_a_page_and_a_chart(value, tmp_path):
     path.write_text("old")
     assert rq.report(value, path) == path
     assert [entry.name for entry in tmp_path.iterdir()] == ["page.html"]  # written as a whole
-    assert Page(path.read_text()).words
+    words = Page(path.read_text()).words
+    assert "What is covered, what is not Covered." in words
     assert rq.plot(value).to_dict()["$schema"]
 
 

@@ -176,3 +176,24 @@ def test_a_picture_of_a_run_has_nothing_that_no_epsilon_covers() -> None:
         labels = [label for figure in shown for line in figure.lines for label in [line.label]]
         assert labels
         assert not any("train" in label for label in labels)
+
+
+@pytest.mark.parametrize("guarantee", [None, promise(math.inf), promise(7.93)])
+def test_only_a_finite_epsilon_is_said_to_cover_anything(guarantee) -> None:
+    words = Page(render_run(record(guarantee))).words
+    finite = guarantee is not None and math.isfinite(guarantee.epsilon)
+    assert ("Covered. All that clients sent in the declared rounds" in words) == finite
+    assert ("Covered. Nothing: no finite ε is proven." in words) == (not finite)
+
+
+def test_settings_that_a_run_did_not_use_are_left_out_and_padding_is_explained() -> None:
+    run = record(promise(7.93))
+    words = Page(render_run(run)).words
+    for unused in ("(none)", "weighted_by", "standardize", "frozen"):
+        assert unused not in words
+    assert "stop_at_epsilon never" in words
+    assert "padded" not in words  # 650 coordinates are sent as they are
+    padded = dataclasses.replace(promise(7.93), releases=75 * 1024)
+    summary = dataclasses.replace(run.summary, guarantee=padded)
+    words = Page(render_run(dataclasses.replace(run, summary=summary))).words
+    assert "They are 1,024 a round, since an update is padded to that" in words

@@ -18,6 +18,10 @@ from randquant.statistics.estimate import Answer, Estimate, ends
 COLUMN_NAMES = ("", "estimate", "95 % interval", "among these records", "noise", "sampling")
 
 COVERED = (
+    "All answers, intervals and pictures of this page together: they are computed from one noisy "
+    "sum and public facts."
+)
+CONTAINED = (
     "Each interval is made to contain its number in at least 95 of 100 tables, noise included, "
     "which is checked by simulation and not proven: that of the population which the records are a "
     "random sample of. The narrower one, dark in the charts, is that of just these records: what "
@@ -133,13 +137,13 @@ def page(table: Table) -> str:
             sum(map(len, table.values())), "estimate") + " in one account"]),
     ]  # fmt: skip
     paragraphs = [
-        ("What it means.", _promise(guarantee)), ("What the intervals cover.", COVERED),
-        ("What is not covered.", UNCOVERED),
+        ("What it means.", _promise(guarantee)), ("What the intervals contain.", CONTAINED),
     ]  # fmt: skip
     sections = [
         Section("Answers", figures(table)),
         Section("", [DataTable(*facts(table), "numbers")], columns=False),
         Section("What it means", [Paragraphs(paragraphs)], columns=False, text=True),
+        meaning.coverage(table.guarantee, COVERED, UNCOVERED),
     ]
     lead = "Statistics of clients' records, from one noisy sum that answers all questions."
     return pages.report("randquant statistics", "A table", _title(table), lead, sections,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 from randquant._internal import formatting
 from randquant._internal.formatting import minus
 from randquant.privacy.guarantee import Guarantee
-from randquant.reports.pages import Paragraphs
+from randquant.reports.pages import Paragraphs, Section
 
 LARGE_EPSILON = 20.0
 """Total in nats above which a page says that it does not hide an update by itself: e^20 is 5e8, so
@@ -66,9 +68,30 @@ def comparison(stated: Guarantee, other: Guarantee | None) -> list[tuple[str, st
     return [("Beside the figures of others.", text)]
 
 
-def coverage(covered: str, not_covered: str) -> Paragraphs:
-    """Return what a page's epsilon covers, and what it does not."""
-    return Paragraphs([("Covered.", covered), ("Not covered.", not_covered)])
+def coverage(guarantee: Guarantee | None, covered: str, not_covered: str) -> Section:
+    """Return a page's section on what its epsilon covers, and what it does not."""
+    if guarantee is None or math.isinf(guarantee.epsilon):
+        covered = "Nothing: no finite ε is proven."
+    return _coverage(covered, not_covered)
+
+
+def coverage_without_data(covered: str, not_covered: str) -> Section:
+    """Return that section of a page that nobody's data are on."""
+    return _coverage(f"{covered} The page is computed without anybody's data.", not_covered)
+
+
+def _coverage(covered: str, not_covered: str) -> Section:
+    text = Paragraphs([("Covered.", covered), ("Not covered.", not_covered)])
+    return Section("What is covered, what is not", [text], columns=False, text=True)
+
+
+def coverage_of_codes() -> Section:
+    """Return that section of a page on one coordinate's code: no run is on it."""
+    return coverage_without_data(
+        "One coordinate's code in one round, for any two inputs within the clipping threshold.",
+        "A whole update and a whole run, whose epsilon is larger: rq.account and a run's own page "
+        "have it. Parameters that were chosen by looking at clients' data.",
+    )
 
 
 def hostile(line: str) -> list[tuple[str, str]]:

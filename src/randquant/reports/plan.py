@@ -13,7 +13,7 @@ from randquant.mechanisms.registry import channel_mechanisms, notes_on
 from randquant.planning.plans import Candidate, DecodedError, Need, Plan, code
 from randquant.privacy.accounting.relations import beside_stated
 from randquant.privacy.guarantee import MODEL_TERMS
-from randquant.reports import pages
+from randquant.reports import meaning, pages
 from randquant.reports.figures import Axis, Figure, Mark, ScatterPlot, Series
 from randquant.reports.notebook import Facts
 from randquant.reports.pages import CodeLine, DataTable, Notes, Section
@@ -155,6 +155,14 @@ def page(plan: Plan) -> str:
     if plan.recommended is not None:
         line = CodeLine(code(plan.recommended, plan.need))
         sections.append(Section("Recommended", [line, Notes(_guaranteed(plan))], columns=False))
+    sections.append(
+        meaning.coverage_without_data(
+            "Everything that one client would send in the whole run, by the printed epsilon.",
+            "Errors are those of noise and rounding and say nothing of the task. A length of the "
+            "means, or a threshold, that was found by looking at clients' data costs what no "
+            "figure here counts.",
+        )
+    )
     title = _TITLES[plan.verdict]
     return pages.report("randquant plan", "A plan", title, " ".join(plan.advice), sections)
 

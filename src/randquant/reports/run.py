@@ -121,11 +121,8 @@ def render(
                 columns=False,
                 text=True,
             ),
-            Section(
-                "What is covered, what is not",
-                [meaning.coverage(COVERED, _not_covered(run, baseline, uncovered))],
-                columns=False,
-                text=True,
+            meaning.coverage(
+                run.summary.guarantee, COVERED, _not_covered(run, baseline, uncovered)
             ),
             Section("Training", pictures.training(run, baseline)),
             Section("Not covered by the guarantee", pictures.uncovered(run) * uncovered),
@@ -308,17 +305,28 @@ def _scope(run: RunRecord, guarantee: Guarantee, channel: Channel | None) -> str
         f"{sent(run.config, summary.dimension)} in each, and "
         f"{formatting.count(guarantee.releases, 'release')} were composed"
         f"{', with those before the first round' * (run.summary.spent is not None)}."
+        f"{_padded(run, guarantee)}"
     )
 
 
+def _padded(run: RunRecord, guarantee: Guarantee) -> str:
+    # Why there are more releases than coordinates times rounds.
+    own = run.summary.dimension + len(run.config.privacy.numbers)
+    count, rest = divmod(guarantee.releases, max(run.summary.participations, 1))
+    if rest or count <= own or count & (count - 1) or guarantee.hidden or run.summary.spent:
+        return ""
+    return f" They are {count:,} a round, since an update is padded to that before it is rotated."
+
+
 EMPTY_VALUE_TEXTS = {
+    "seed": "none: a secret key",
     "trust": "the mechanism's own",
     "clip_norm": "none but the mechanism's own",
     "stop_at_epsilon": "never",
     "max_participations": "no cap",
     "evaluate_every": "a tenth of the rounds",
 }
-"""Texts for empty settings, if they do not mean "none"."""
+"""Texts for empty settings that say how a run was trained; others it did not use."""
 
 
 def _config_table(config: TrainConfig) -> DataTable:
@@ -330,9 +338,8 @@ def _config_table(config: TrainConfig) -> DataTable:
                 (f"{setting}: {name}", formatting.plain(value[name])) for name in sorted(value)
             ]
         elif value != ():
-            empty = value is None or value == ""
-            shown = EMPTY_VALUE_TEXTS.get(setting, "(none)") if empty else formatting.plain(value)
-            rows.append((setting, shown))
+            shown = _shown(setting, value)
+            rows += [(setting, shown)] if shown else []
     return DataTable("Configuration", ("setting", "value"), rows, "settings")
 
 

@@ -37,7 +37,14 @@ from randquant.training.optimizer import (
     torch_optimizer,
 )
 from randquant.training.records import RoundMetrics
-from randquant.training.runs.advice import about_constant, about_loss, about_steps, best_constant
+from randquant.training.runs.advice import (
+    about_constant,
+    about_loss,
+    about_majority,
+    about_steps,
+    best_constant,
+    majority_share,
+)
 from randquant.training.schedule import Schedule
 from randquant.training.server import AUTO
 
@@ -138,7 +145,8 @@ class TrainingSetup:
         classes, last = self.problem.labels, metrics[-1].accuracy
         if not advice and classes is not None and last is not None:
             advice = about_loss(losses, last, classes)
-        return advice or about_constant(losses, best_constant(self.problem))
+        advice = advice or about_constant(losses, best_constant(self.problem))
+        return advice or about_majority(len(losses), last, majority_share(self.problem))
 
 
 def prepare(config: TrainConfig, key: Key, inputs: RunInputs) -> TrainingSetup:
