@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 
 from randquant.privacy.accounting.accountant import account
-from randquant.privacy.accounting.relations import under_other_relation
 from randquant.privacy.accounting.release import Release, Releasing
 from randquant.privacy.accounting.sampling import HiddenCohorts, release_of
 from randquant.privacy.guarantee import Guarantee, Neighboring
@@ -95,26 +93,6 @@ class Ledger:
         run = replace(account([release], self._left[1]), simulated=self._simulated)
         # theory/accounting.md, Proposition 9: the deltas add up to at most the whole one.
         return run if self.spent is None else replace(run + self.spent, delta=self._delta)
-
-    def under_other_relation(
-        self,
-        stated: Guarantee | None,
-        rounds: int,
-        before: Callable[[Neighboring], Guarantee | None] | None = None,
-    ) -> Guarantee | None:
-        """Account for this many rounds, `stated`, under the relation that it is not for.
-
-        Args:
-            stated: the guarantee of these rounds.
-            rounds: as for `guarantee`.
-            before: what was spent before under a relation, if something was.
-
-        Returns:
-            The guarantee; None where it is not derived.
-        """
-        if self.spent is not None and before is None:
-            return None
-        return under_other_relation(stated, lambda each: self.release(rounds, each), before)
 
     def epsilon(self, rounds: int) -> float | None:
         """Bound epsilon from above, once for each number of rounds; None without privacy.

@@ -20,6 +20,7 @@ from randquant.local_training.raw_units import columns_of, standardized
 from randquant.local_training.standardize import FeatureStatistics, StandardizationQuery, plan_query
 from randquant.local_training.work import Work
 from randquant.privacy.accounting.ledger import Ledger
+from randquant.privacy.accounting.relations import under_other_relation
 from randquant.privacy.guarantee import Guarantee, Neighboring
 from randquant.rounds.parameter_free import ParameterFreeStep, squared_noise
 from randquant.rounds.preparation import UpdatePreparation
@@ -110,21 +111,23 @@ class TrainingSetup:
         Returns:
             Those fields of a `RunSummary` that are guarantees of the whole run, by name.
         """
-        schedule, ledger = self.schedule, self.schedule.ledger
-        stated, client = schedule.guarantee(rounds, participations), self.client_ledger
-        before = functools.partial(spent_before, schedule.config, self.problem)
-        beside = None if client is None else client.guarantee(participations)
-        return {
+        schedule, client = self.schedule, self.client_ledger
+        ledger, before = schedule.ledger, None
+        if ledger.spent is not None:
+            before = functools.partial(spent_before, schedule.config, self.problem)
+        stated = schedule.guarantee(rounds, participations)
+        counted = schedule.rounds_of(rounds, participations)
+        of_run = functools.partial(ledger.release, counted)
+        found = {
             "guarantee": stated,
-            "other_relation": ledger.under_other_relation(
-                stated, schedule.rounds_of(rounds, participations),
-                None if ledger.spent is None else before,
-            ),
-            "beside": beside,
-            "beside_other_relation": None if client is None else client.under_other_relation(
-                beside, participations
-            ),
-        }  # fmt: skip
+            "other_relation": under_other_relation(stated, of_run, before),
+        }
+        if client is not None:
+            beside = client.guarantee(participations)
+            of_client = functools.partial(client.release, participations)
+            found["beside"] = beside
+            found["beside_other_relation"] = under_other_relation(beside, of_client)
+        return found
 
     def standardized(self, statistics: FeatureStatistics) -> TrainingSetup:
         """Return a copy that trains on standardised data."""
