@@ -41,6 +41,7 @@ TASKS = [
     "design",
     "audit",
     "command-line",
+    "coming-from",
 ]
 """Pages whose commands are run, and whose code prints what they say, like the README's."""
 RUN = {"README.md": README, **{f"{n}.md": (DOCS / f"{n}.md").read_text() for n in TASKS}}
@@ -106,6 +107,9 @@ OUTPUTS = {
         "helper-sums",
         "statistics",
         "statistics-on-engines",
+        "coming-from",
+        "privacy-statement",
+        "release",
     ],
 )
 def test_a_page_for_users_is_short(name):
@@ -143,7 +147,7 @@ def test_every_page_with_examples_is_among_them():
     assert {name.rsplit("-", 1)[0] for name in EXAMPLES} == {
         "README.md", "own-loop.md", "helper-sums.md", "account-for-a-run.md", "certify.md",
         "train.md", "plan.md", "proven-sums.md", "sampling.md", "statistics.md",
-        "statistics-on-engines.md",
+        "statistics-on-engines.md", "coming-from.md",
     }  # fmt: skip
 
 
@@ -352,8 +356,89 @@ def test_the_accuracies_are_the_measured_ones(dataset, neighboring):
     bit, twin, *plain = (of.get(n) for n in ("stochastic-rounding", "gaussian", "clipped-sgd"))
     cells = " | ".join([bit, twin, *filter(None, plain)])
     assert f"`{neighboring}` | {cells} |" in (DOCS / "benchmarks.md").read_text()
-    said = f"| {bit} | {twin} Gaussian noise on the exact sum; {plain[0]} no privacy |"
-    assert said in README or neighboring == "zero_out"
+
+
+TINY = """
+import torch
+import randquant as rq
+from randquant.aggregation import VectorMechanism
+
+channel = rq.stochastic_rounding(clip=0.3, levels=2, margin=0.7)
+mechanism = VectorMechanism(channel, 1.0, "aggregate", 3)
+x, y = torch.linspace(-1, 1, 24).reshape(12, 2), torch.arange(12) % 2
+model, clients, test = torch.nn.Linear(2, 2), [(x[k::3], y[k::3]) for k in range(3)], (x, y)
+"""
+
+
+def test_the_privacy_statement_names_keys_of_a_run(tmp_path, monkeypatch, capsys):
+    """The third column of its tables."""
+    monkeypatch.chdir(tmp_path)
+    Path("tiny.py").write_text(TINY)
+    assert cli.main(shlex.split("train tiny.py --epsilon 40 --rounds 2 --quiet --json")) == 0
+    found = json.loads(capsys.readouterr().out)
+    page = (DOCS / "privacy-statement.md").read_text()
+    columns = [
+        row.split(" | ")[-1] for row in re.findall(r"^\| .*\? \| .* \|$", page, re.MULTILINE)
+    ]
+    keys = {key for cell in columns for key in re.findall(r"`([a-z_.]+)`", cell)}
+    keys -= {"client", "example"}  # values of guarantee.unit
+    assert len(keys) > 15
+    for key in keys - {"rq.__version__"}:
+        value = found
+        for part in key.split("."):
+            value = value[part]
+
+
+def mean(numbers) -> float:
+    numbers = list(numbers)
+    return sum(numbers) / len(numbers)
+
+
+def regret(row: dict) -> float:
+    """Points by which untuned runs are above the grid's best, over the seeds that both have."""
+    seeds = min(len(row["untuned"]), len(row["grid"]))
+    return mean(row["untuned"][:seeds]) - mean(row["grid"][:seeds])
+
+
+def test_the_results_of_the_readme_are_the_measured_ones():
+    rows = [row for row in result("defaults")["rows"] if row["held_out"]]
+    held_out = [[regret(row) for row in rows if row["epsilon"] == each] for each in (8, 2, 1)]
+    assert {len(tasks) for tasks in held_out} == {9}
+    linear = next(row for row in rows if row["task"] == "Fashion-MNIST, linear")
+    points = {way: f"{mean(linear[way]):.0f}" for way in ("untuned", "grid")}
+    peers = [f"{mean(linear[way]):.0f}" for way in ("flower_fixed", "flower_adaptive", "pfl")]
+    runs = result("subsets")["runs"]
+    sent = {
+        bytes_: f"{bytes_:,}: {100 * mean(r['accuracy'] for r in runs if r['sent'] == way):.2f} %"
+        for bytes_, way in ((449, 327), (203560, "no privacy"))
+    }
+    assert {run["upload_bytes"] for run in runs if run["sent"] == 327} == {449}
+    sites = next(row for row in result("hospitals")["rows"] if row["epsilon"] == 2)
+    shared = {way: f"{100 * sites[way]['mean']:.1f} %" for way in ("sums", "central", "hospitals")}
+    attacks = {
+        row["attack"]: 100 * row["accuracy"]
+        for row in result("hostile")["tasks"]["digits"]["rows"]
+        if row["share"] == 0.01
+    }
+    masked = attacks.pop("any vector")
+    encoded = result("encode")
+    millions = {
+        way: f"{encoded[way]['coordinates_per_second_per_core'] / 1e6:.0f}"
+        for way in ("encode_pack", "naive")
+    }
+    seconds = result("simulate")["cnn"]["milliseconds_per_round"]
+    for figures in (
+        f"| {', '.join(f'{mean(tasks):+.1f}' for tasks in held_out)} points | best of a grid",
+        f"| {points['untuned']} % | {points['grid']} % best of grid; as in their examples: Flower "
+        f"{peers[0]}, {peers[1]}, pfl {peers[2]} |",
+        f"| {sent[449]} | {sent[203560]}, no privacy |",
+        f"| {shared['sums']} | {shared['central']} trusted curator; {shared['hospitals']} without",
+        f"| {min(attacks.values()):.1f} to {max(attacks.values()):.1f} % with proofs | "
+        f"{masked:.1f} % with masks alone |",
+        f"| {millions['encode_pack']} | {millions['naive']} plain torch |",
+        f"| {seconds['ours']:.0f} ms | {seconds['pfl']:.0f} ms pfl |",
+    ):
+        assert figures in README
 
 
 def test_the_figures_of_one_round_are_the_measured_ones():
@@ -448,9 +533,11 @@ def test_the_accuracy_of_hospitals_is_the_measured_one():
 
 
 def test_the_load_of_secure_sums_is_the_measured_one():
-    page, found = (ROOT / "docs" / "secure-aggregation.md").read_text(), result("secagg_load")
+    theory, found = (ROOT / "docs" / "theory" / "shares.md").read_text(), result("secagg_load")
+    page = (ROOT / "docs" / "secure-aggregation.md").read_text()
     cases = [case for case in found["cases"].values() if "exact" in case]
     assert len(cases) >= 15
+    shown = 0
     for case in cases:
         assert case["exact"]
         row = (
@@ -459,7 +546,9 @@ def test_the_load_of_secure_sums_is_the_measured_one():
             f"| {1e3 * case['client_seconds']:.0f} ms | {case['server_seconds']:.2g} s "
             f"| {case['peak_mb']:,.0f} MB |"
         )
-        assert row in page
+        assert row in theory
+        shown += row in page
+    assert shown == len(re.findall(r"MB \|$", page, flags=re.MULTILINE)) == 5
 
 
 def test_the_seconds_of_rounds_on_flower_are_the_measured_ones():

@@ -23,7 +23,8 @@ extensions = [
 # The source is the root of the repository, so that a relative link means the same in the site.
 root_doc = "docs/README"
 include_patterns = [
-    "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs/**",
+    "README.md", "CHANGELOG.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "SECURITY.md",
+    "SUPPORT.md", "docs/**",
     "examples/**/README.md", "papers/README.md", "papers/text_app/README.md", "papers/docs/**",
 ]  # fmt: skip
 exclude_patterns = [

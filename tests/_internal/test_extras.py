@@ -34,7 +34,7 @@ def test_the_sentence_names_what_pip_installs(package, shown, missing):
         __import__(f"{package}.inner")
     assert str(caught.value) == (
         f"Expected the package {shown} for this test; it is not installed: "
-        "run pip install 'randquant[one,two]'."
+        "run pip install '.[one,two]' in the folder of randquant's source."
     )
     assert caught.value.__cause__ is not None
 
@@ -44,7 +44,7 @@ def test_a_package_that_does_not_load_is_told_apart_from_one_that_is_missing():
         raise ImportError("libfoo.so:\n cannot open.", name="torch._C")
     assert str(caught.value) == (
         "Expected the package torch to load for training, but: libfoo.so: cannot open. Install it "
-        "again: pip install 'randquant[train]'."
+        "again: pip install '.[train]' in the folder of randquant's source."
     )
 
 

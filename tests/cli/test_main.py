@@ -136,7 +136,7 @@ def test_the_core_commands_run_without_torch():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 2, done.stderr
     assert "torch for training" in done.stderr
-    assert "pip install 'randquant[train]'" in done.stderr
+    assert "pip install '.[train]' in the folder of randquant's source" in done.stderr
 
 
 INSTALLED = os.path.join(os.path.dirname(sys.executable), "randquant")

@@ -31,7 +31,7 @@ def needed(what: str, *extras: str) -> OptionalImports:
         ...     import mouse_pictures
         Traceback (most recent call last):
         ...
-        ImportError: Expected the package mouse_pictures for pictures of mice; it is not installed: run pip install 'randquant[mice]'.
+        ImportError: Expected the package mouse_pictures for pictures of mice; it is not installed: run pip install '.[mice]' in the folder of randquant's source.
     """  # noqa: E501
     return OptionalImports(what, extras)
 
@@ -72,7 +72,8 @@ class OptionalImports:
         if package in ("", __name__.partition(".")[0]):
             return
         name = DISTRIBUTIONS.get(package, package)
-        command = f"pip install 'randquant[{','.join(self._extras)}]'"
+        # By the name alone, pip would fetch whatever somebody has published under it.
+        command = f"pip install '.[{','.join(self._extras)}]' in the folder of randquant's source"
         if isinstance(error, ModuleNotFoundError):
             raise ImportError(
                 f"Expected the package {name} for {self._what}; it is not installed: run "

@@ -30,7 +30,7 @@ WIDTH = 380
 
 MISSING = (
     "Expected the libraries that draw charts, got an installation without them: "
-    "pip install 'randquant[plots]'."
+    "pip install '.[plots]' in the folder of randquant's source."
 )
 
 SOFT_COLOR, RULE_COLOR = "#5a626c", "#e0e2e5"
