@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from randquant._internal import formatting
@@ -38,9 +39,10 @@ UNCOVERED = (
 
 
 def figures(table: Table) -> list[Figure]:
-    """Draw one picture for each query: a curve with its bands, or its estimates below each other.
+    """Draw each query: a curve with its bands, or its estimates below each other on one axis.
 
-    All counts of records share one axis, so that their lengths can be compared across pictures.
+    Estimates of different units have a picture each. All counts of records share one axis, so that
+    their lengths can be compared across pictures.
     """
     counts = [
         end
@@ -50,21 +52,32 @@ def figures(table: Table) -> list[Figure]:
         if answer.unit == "records" and end is not None
     ]
     records = Axis("records", ends=(min(counts), max(counts)) if counts else None)
-    return [_figure(name, answer, records) for name, answer in table.items()]
+    return [each for name, answer in table.items() for each in _figures(name, answer, records)]
 
 
-def _figure(name: str, answer: Answer, records: Axis) -> Figure:
-    note = "Light: 95 % interval. Dark: what the noise leaves open."
+NOTE = "Light: 95 % interval. Dark: what the noise leaves open."
+
+
+def _figures(name: str, answer: Answer, records: Axis) -> list[Figure]:
     rows = tuple(_ranged(label, each) for label, each in answer.items())
-    if answer.places is None:
-        # Estimates of different units have no common axis: each row then has its own scale.
-        axis = {"records": records, "values": Axis("")}.get(answer.unit or "")
-        return Intervals(title=name, rows=rows, x=axis, note=note)
+    if answer.places is not None:
+        return [_curve(name, answer.places, rows)]
+    if answer.unit is None:
+        titles = [f"{name}: {row.label}" if len(rows) > 1 else name for row in rows]
+        return [
+            Intervals(title=title, rows=(row,), x=Axis(""), note=NOTE)
+            for title, row in zip(titles, rows, strict=True)
+        ]
+    axis = records if answer.unit == "records" else Axis("")
+    return [Intervals(title=name, rows=rows, x=axis, note=NOTE)]
+
+
+def _curve(name: str, places: Sequence[float], rows: tuple[Ranged, ...]) -> Figure:
     # A curve starts at probability 1, which is known without any record.
     start = Ranged("0", 1.0, (1.0, 1.0), (1.0, 1.0), "1")
     return BandedCurve(
-        title=name, places=(0.0, *answer.places), rows=(start, *rows), x=Axis("time"),
-        y=Axis("probability of no event", zero=True), note=note,
+        title=name, places=(0.0, *places), rows=(start, *rows), x=Axis("time"),
+        y=Axis("probability of no event", zero=True), note=NOTE,
     )  # fmt: skip
 
 
