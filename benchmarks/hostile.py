@@ -36,9 +36,9 @@ from randquant.secure_sums import (
     ProtocolError,
     SumServer,
     Terms,
-    commitment_of,
     masked_message,
     proven_message,
+    verify_key_commitment,
 )
 from randquant_papers.data import datasets
 
@@ -143,7 +143,7 @@ def with_helper(codes: np.ndarray, bits: int, least: int, *, proofs: bool) -> np
         helper = Helper(folder, identity)
         terms = HelperTerms(os.urandom(16), helper.key, len(codes), least, codes.shape[1], bits)
         if proofs:
-            terms = replace(terms, largest=1, commitment=commitment_of(key))
+            terms = replace(terms, largest=1, commitment=verify_key_commitment(key))
         server = HelperSum(terms, verify_key=key if proofs else b"")
         for client, each in enumerate(codes):
             try:

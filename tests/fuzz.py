@@ -253,7 +253,7 @@ def _read_offer(data: bytes, _folder: Path) -> None:
     offer = Offer.from_text(data.decode(errors="replace"))
     said, mechanism = json.loads(data), offer.mechanism
     assert offer.dimension == said["dimension"], "another dimension"
-    assert offer.size == said["coordinates"] if offer.drawn else offer.size >= offer.dimension
+    assert offer.size == said["coordinates"] if offer.needs_seed else offer.size >= offer.dimension
     assert list(offer.parts) == said["parts"], "other parts"
     assert offer.buffers == said["buffers"], "other buffers"
     assert mechanism.channel.fingerprint.hex() == said["channel"]["fingerprint"], "another channel"

@@ -24,7 +24,7 @@ from randquant.secure_sums.helper import proven
 from randquant.secure_sums.helper.message import context
 
 VERIFY_KEY = bytes(range(100, 132))
-COMMITMENT = proven.commitment_of(VERIFY_KEY)
+COMMITMENT = proven.verify_key_commitment(VERIFY_KEY)
 
 
 def proven_terms(helper, largest=1, **others):

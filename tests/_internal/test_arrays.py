@@ -58,7 +58,7 @@ def test_arrays_come_back_as_they_were():
 def test_a_head_of_something_else_is_refused(change):
     content = pack_arrays({"round": 1}, ARRAYS)
     assert with_head(content, lambda head: None) == content
-    with pytest.raises(ValueError, match="it is none of ours"):
+    with pytest.raises(ValueError, match="it was not written by this package"):
         unpack_arrays(with_head(content, change))
 
 

@@ -72,7 +72,7 @@ def test_what_is_planted_between_the_look_and_the_opening_is_not_read(
     plant(tmp_path / "name")
     monkeypatch.setattr(os, "lstat", lambda path: os.stat(tmp_path / "target"))
     with pytest.raises(OSError, match=words):
-        files.read_own(tmp_path / "name")
+        files.read_regular(tmp_path / "name")
 
 
 def test_who_may_read_a_file_is_its_writers_choice(tmp_path):

@@ -210,7 +210,7 @@ def test_whatever_goes_wrong_before_the_charge_is_one_sentence(error, monkeypatc
     def fails(*_args):
         raise error("patient 17")
 
-    monkeypatch.setattr(Layout, "of", fails)
+    monkeypatch.setattr(Layout, "from_model", fails)
     is_refused(an_upload(), REFUSED_MESSAGE)
 
 

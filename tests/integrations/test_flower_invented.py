@@ -192,7 +192,7 @@ def codes_seen_by_an_inventor(grid):
         key = sealing_key(sealing, own.sealing, pair)
         pairs[n] = masking_key(masking_private(masking), own.masking, pair)
         shares = unseal(key, dealt[n], context(terms, VICTIM, n))
-        seeds[terms.place_of(VICTIM, n)] = crypto.read_scalar(shares[:PART_BYTES])
+        seeds[terms.share_place(VICTIM, n)] = crypto.read_scalar(shares[:PART_BYTES])
         inbox[n] = forged(terms, n, key)
     train = {"arrays": model(DIMENSION), "config": ConfigRecord({})}
     packed = ask(RoundMessage("upload", terms.session, inbox=inbox), train).payload

@@ -74,7 +74,7 @@ def test_adverts_are_free_and_make_nobody_forget(tmp_path):
     offer = Offer(exact(), 5)
     for number in range(110):
         session = b"free %d" % number
-        terms = terms_text(Terms(session, (1, 2, 3), 5, offer.bits(3), 2, 2))
+        terms = terms_text(Terms(session, (1, 2, 3), 5, offer.sum_bits(3), 2, 2))
         fields = {"offer": offer.to_text(), "terms": terms}
         assert ask(grid, 1, "advertise", session, **fields).has_content()
     assert path.stat().st_size == size

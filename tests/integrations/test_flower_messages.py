@@ -48,11 +48,11 @@ def test_a_threshold_is_refused_exactly_where_colluders_get_around_it(neighbours
     """Two sets of answering neighbours must share an honest one: all pairs of sets are tried."""
     offer, clients = Offer(exact(), 5), tuple(range(neighbours + 1))
     for threshold in range(neighbours // 2 + 1, neighbours + 1):
-        terms = Terms(b"s", clients, 5, offer.bits(len(clients)), 5, neighbours, threshold)
+        terms = Terms(b"s", clients, 5, offer.sum_bits(len(clients)), 5, neighbours, threshold)
         sets = [set(chosen) for chosen in itertools.combinations(range(neighbours), threshold)]
         overlap = min(len(one & other) for one in sets for other in sets)
         for colluders in range(4):
             limits = QuantizeMod(math.inf, colluders=colluders)
             refused = pytest.raises(ProtocolError, match=f"{colluders} colluders cannot get around")
             with contextlib.nullcontext() if overlap > colluders else refused:
-                limits.check_offer(offer, terms, limits.accountant())
+                limits.check_offer(offer, terms, limits.empty_account())

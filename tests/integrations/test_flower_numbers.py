@@ -86,8 +86,8 @@ def test_offers_say_which_numbers_and_are_read_again():
     strategy.start(grid, model(), 1)
     text = grid.seen[0][2].content[HEAD]["offer"]
     offer = Offer.from_text(text)
-    assert offer.beside == strategy.run.alongside
-    assert (offer.dimension, offer.of_model, offer.beside.extra) == (7, 5, 2)
+    assert offer.scalars == strategy.run.scalars
+    assert (offer.dimension, offer.update_dimension, offer.scalars.extra) == (7, 5, 2)
     for change in (
         lambda t: t.replace('["accuracy", 0.0', '["accuracy", NaN'),
         lambda t: t.replace('"weight": "num-examples"', '"weight": "other"'),
@@ -101,11 +101,11 @@ def test_offers_say_which_numbers_and_are_read_again():
 def test_with_numbers_beside_it_an_offer_counts_for_no_single_example():
     """One example may move a number by its whole range."""
     beside = Alongside(4.0, NUMBERS)
-    offer = Offer(fine(), 7, beside=beside)
+    offer = Offer(fine(), 7, scalars=beside)
     with pytest.raises(ValueError, match="no numbers beside"):
         offer.for_unit(8)
     with pytest.raises(ValueError, match="no numbers beside"):
-        Offer(fine(), 7, beside=beside, examples=8)
+        Offer(fine(), 7, scalars=beside, examples=8)
     with pytest.raises(ProtocolError, match="an offer that can be counted for one example"):
         _ = Membership(b"s" * 16, offer.to_text(), examples=8).offer
 

@@ -45,8 +45,8 @@ def observed(strategy):
     account, run = strategy.accountant, strategy.run
     return {
         "mechanism": offer.mechanism, "dimension": offer.dimension, "parts": offer.parts,
-        "buffers": offer.buffers, "numbers": offer.beside and offer.beside.numbers,
-        "weight": offer.beside and offer.beside.weight, "scaled": offer.scaled,
+        "buffers": offer.buffers, "numbers": offer.scalars and offer.scalars.numbers,
+        "weight": offer.scalars and offer.scalars.weight, "scaled": offer.scaled,
         "least": terms["least"], "neighbours": terms["neighbours"], "timeout": timeout,
         "limit": account.max_epsilon, "delta": account.delta, "relation": account.neighboring,
         "stable": account.stable, "patience": run.patience,
@@ -173,8 +173,8 @@ def target(monkeypatch):
             "nodes": inner.min_train_nodes, "cohort": offer.mechanism.cohort,
             "trust": offer.mechanism.trust, "coordinates": offer.mechanism.coordinates,
             "parts": offer.parts, "patience": run.patience,
-            "numbers": offer.beside and offer.beside.numbers,
-            "weight": offer.beside and offer.beside.weight,
+            "numbers": offer.scalars and offer.scalars.numbers,
+            "weight": offer.scalars and offer.scalars.weight,
         }  # fmt: skip
 
     return made

@@ -132,7 +132,8 @@ def test_secrets_of_a_sum_are_forgotten_when_a_step_of_it_fails():
     grid = grid_of(change=("confirm", wrong))
     found, _, _ = one_round(exact(), grid=grid)
     np.testing.assert_allclose(found, mean_of(range(1, 6)), atol=1e-6)
-    assert again == ["Expected a message of the sum that this client is in, got another."]
+    reason = "Expected a message of the sum that this client is in, got a message of a different"
+    assert again == [f"{reason} session."]
 
 
 @pytest.mark.parametrize(
@@ -168,7 +169,10 @@ def test_without_secure_aggregation_an_offer_that_counts_on_it_is_refused():
         message.content[HEAD] = ConfigRecord(head)
         del message.content[INBOX]
 
-    reason = "Expected secure aggregation, which the offer needs, got none."
+    reason = (
+        "Expected the terms of a secure sum, which an offer of aggregate trust needs, got an offer "
+        "without terms."
+    )
     all_refuse(reason, exact(), grid_of(change=("upload", bare)))
 
 

@@ -49,7 +49,7 @@ def test_the_codes_follow_from_a_key_of_the_system_and_from_nothing_that_others_
     offer = Offer(BUILT[name], DIMENSION)
     own = Membership(SESSION, offer.to_text())
     request = RoundMessage(protocol.UPLOAD, SESSION, offer.to_text())
-    agreed = AgreedUpload(request, own, offer.mechanism.in_round(7), Layout.of(OLD))
+    agreed = AgreedUpload(request, own, offer.mechanism.in_round(7), Layout.from_model(OLD))
 
     def codes():
         return member().encode(agreed, OLD, NEW, {})
@@ -66,7 +66,7 @@ def test_a_clients_part_of_a_rounds_seed_is_its_own():
 def test_the_keys_that_a_client_advertises_in_a_sum_are_its_own():
     """Three keys of the same client in the same sum; each of them follows from bytes of its own."""
     offer = Offer(exact(), 5)
-    text = protocol.terms_text(Terms(SESSION, (1, 2, 3), offer.size, offer.bits(3), 2, 2))
+    text = protocol.terms_text(Terms(SESSION, (1, 2, 3), offer.size, offer.sum_bits(3), 2, 2))
     request = RoundMessage(protocol.ADVERTISE, SESSION, offer.to_text(), text)
     check_drawn(lambda: member().answer(request).peer_messages, least=32 + 64 + 64)
     keys = [Advert.from_bytes(member().answer(request).peer_messages[1]) for _ in range(2)]

@@ -49,7 +49,7 @@ def test_server_and_site_count_the_same_and_it_is_what_account_says(kind, unit, 
     release = MECHANISM.release(14, 3)
     assert spent == account([release_of(MECHANISM, 14, 3, examples=kind)], 1e-5)
     assert spent.unit == unit
-    assert server.controller._run.accountant.of_clients() == account([release], 1e-5)
+    assert server.controller._run.accountant.client_guarantee() == account([release], 1e-5)
     with server.filters["va"]._member(context_of("va")).ledger.locked() as ledger:
         assert ledger.accountant.get_privacy_spent() == spent
     said = str(spent).split(" (")[0]
@@ -135,11 +135,17 @@ def test_a_run_that_is_over_still_gives_a_new_job_its_model(tmp_path):
 def test_a_state_of_another_run_is_refused(tmp_path):
     Server(tmp_path, rounds=1).run()
     other = VectorMechanism(stochastic_rounding(clip=0.5, levels=2, margin=0.2), clip_norm=1.0)
-    with pytest.raises(ValueError, match="of this mechanism, model and step, got another"):
+    with pytest.raises(
+        ValueError,
+        match=r"this mechanism, model and step, offer \w+\.\.\., .*, got offer \w+\.\.\., ",
+    ):
         Server(tmp_path, mechanism=other).run()
     server = Server(tmp_path)
     server.controller._model["bias"] = np.zeros(2)  # float64
-    with pytest.raises(ValueError, match="of this mechanism, model and step, got another"):
+    with pytest.raises(
+        ValueError,
+        match=r"this mechanism, model and step, offer \w+\.\.\., .*, got offer \w+\.\.\., ",
+    ):
         server.run()
 
 
@@ -335,7 +341,9 @@ def test_a_round_of_some_coordinates_has_a_seed_of_its_own(tmp_path):
     some = VectorMechanism(MECHANISM.channel, clip_norm=1.0, coordinates=3)
     server = Server(tmp_path, mechanism=some, rounds=3).run()
     assert server.controller._run.done == 3
-    assert server.controller._run.accountant.of_clients() == account([some.release(14, 3)], 1e-5)
+    assert server.controller._run.accountant.client_guarantee() == account(
+        [some.release(14, 3)], 1e-5
+    )
     assert not np.array_equal(server.saved[0]["weight"], server.saved[1]["weight"])
 
 

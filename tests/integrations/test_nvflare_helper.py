@@ -124,7 +124,9 @@ def test_without_a_helper_nobody_is_asked(tmp_path):
     port = "localhost:1"  # nobody listens there
     _, own = write_certificates(tmp_path / "tls")
     server.controller.sums = WithHelper(RemoteHelper(port, own, timeout=0.5))
-    with pytest.raises(ProtocolError, match="Expected a helper for secure sums, got none"):
+    with pytest.raises(
+        ProtocolError, match="Expected the helper of secure sums to answer, got an error"
+    ):
         server.run()
     assert not server.sums
 

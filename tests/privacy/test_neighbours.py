@@ -204,9 +204,9 @@ def test_numbers_and_hidden_cohorts_are_refused_for_one_example():
     mechanism = update_mechanism("stochastic-rounding", BITS, clip_norm=NORM)
     numbers = Alongside(NORM, (Number("age", 0, 100),))
     with pytest.raises(ValueError, match="Expected no numbers beside an update"):
-        Offer(mechanism, DIMENSION, beside=numbers, examples=100)
+        Offer(mechanism, DIMENSION, scalars=numbers, examples=100)
     with pytest.raises(ValueError, match="Expected no numbers beside an update"):
-        Offer(mechanism, DIMENSION, beside=numbers).for_unit(100)
+        Offer(mechanism, DIMENSION, scalars=numbers).for_unit(100)
     cohorts = HiddenCohorts("poisson", 10, 2, 5)
     with pytest.raises(ValueError, match="Expected participation that is seen"):
         Ledger(mechanism, DIMENSION, delta=1e-5, examples=20, cohorts=cohorts)

@@ -46,7 +46,7 @@ SETTINGS = {
 }
 """Of an offer, of how often it is answered, of other offers answered too, and of the account."""
 
-ELSEWHERE = {"parts", "buffers", "scaled", "mechanism", "dimension", "beside", "examples"}
+ELSEWHERE = {"parts", "buffers", "scaled", "mechanism", "dimension", "scalars", "examples"}
 """Fields of an offer: those that are not here decide what is trained, not what it costs."""
 
 
@@ -83,7 +83,7 @@ def offer_of(row, cohort=None, clip=CLIP):
         mechanism = VectorMechanism(channel, norm, trust, n, **some)
     numbers = None if beside is None else Alongside(norm, (rq.Number(*beside),))
     size = value(row, "dimension") + (0 if numbers is None else numbers.extra)
-    return Offer(mechanism, size, beside=numbers, examples=value(row, "examples"))
+    return Offer(mechanism, size, scalars=numbers, examples=value(row, "examples"))
 
 
 def size_of(row):
@@ -153,21 +153,22 @@ def test_a_server_counts_what_its_offers_cost(row):
             quick=True,
         ).epsilon
         assert more > least * 1.0005
-        assert more * 0.999 <= accountant.get_epsilon(delta, alone=alone) <= more * 1.06
+        assert more * 0.999 <= accountant.get_epsilon(delta, without_others=alone) <= more * 1.06
         return
-    found = accountant.get_epsilon(delta, alone=alone)
+    found = accountant.get_epsilon(delta, without_others=alone)
     assert least * 0.999 <= found <= least * loose
     other_delta = delta / 30
     there, loose_there = exact(row, rounds, other_delta)
     assert there > least
-    assert there * 0.999 <= accountant.get_epsilon(other_delta, alone=alone) <= there * loose_there
+    at_other_delta = accountant.get_epsilon(other_delta, without_others=alone)
+    assert there * 0.999 <= at_other_delta <= there * loose_there
     event = RoundEvent(offer, frozenset({1}))
     after = exact(row, rounds + 1)[0]
-    assert accountant.would_exceed(event, after * 0.99, alone=alone)
-    assert not accountant.would_exceed(event, after * loose, alone=alone)
+    assert accountant.would_exceed(event, after * 0.99, without_others=alone)
+    assert not accountant.would_exceed(event, after * loose, without_others=alone)
     again = RunAccountant(delta, neighboring)
     again.load_state_dict(accountant.state_dict())
-    assert again.get_epsilon(delta, alone=alone) == found
+    assert again.get_epsilon(delta, without_others=alone) == found
     if not alone:
         _check_spent(row, accountant, least, loose, rounds)
 
@@ -180,7 +181,7 @@ def _check_spent(row, accountant, least, loose, rounds):
     assert spent.trust == ("local" if row["mechanism"] == "own bits" else "aggregate")
     assert spent.unit == ("example" if examples(row) else "client")
     assert spent.releases == size * rounds
-    whole = accountant.of_clients()
+    whole = accountant.client_guarantee()
     assert (whole.unit, whole.releases) == ("client", spent.releases)
     known, wide = exact({**row, "examples": "client"}, rounds)
     assert known * 0.999 <= whole.epsilon <= known * wide
@@ -190,7 +191,7 @@ def terms_of(offer, cohort, folder):
     """Of a sum with a helper."""
     digest = hashlib.sha256(offer.to_text().encode()).digest()
     key = helper_in(folder).key
-    return HelperTerms(SESSION, key, 9, cohort, offer.size, offer.bits(9), digest)
+    return HelperTerms(SESSION, key, 9, cohort, offer.size, offer.sum_bits(9), digest)
 
 
 @pytest.mark.parametrize("row", ROWS, **NAMED)

@@ -91,7 +91,7 @@ def test_a_figure_says_that_several_kinds_of_offers_were_not_chosen_by_looking()
     for offer, expected in zip([*OFFERS[:1] * 2, *OFFERS[1:]], ["", "", said], strict=True):
         accountant.compose(RoundEvent(offer, client))
         accountant.compose(RoundEvent(OFFERS[0], frozenset({2})))
-        assert accountant.told().endswith("whoever the other clients are" + expected)
+        assert accountant.summary().endswith("whoever the other clients are" + expected)
 
 
 def test_a_new_number_has_answered_each_offer_as_often_as_anybody_has():
@@ -133,5 +133,5 @@ def test_beside_one_example_all_data_of_a_client_are_stated(neighboring):
     accountant.compose(RoundEvent(offer.for_unit(5), clients), 3)
     whole.compose(RoundEvent(offer, clients), 3)
     one, every = accountant.get_privacy_spent(), whole.get_privacy_spent()
-    assert (one.unit, accountant.of_clients()) == ("example", every)
-    assert accountant.told().startswith(f"one example: {one}; all data of a client: {every}")
+    assert (one.unit, accountant.client_guarantee()) == ("example", every)
+    assert accountant.summary().startswith(f"one example: {one}; all data of a client: {every}")

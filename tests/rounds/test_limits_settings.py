@@ -36,7 +36,7 @@ def uploads(limits, offer=LOCAL, terms=""):
 
 def sums(limits, offer=SUMMED, clients=(1, 2, 3, 4, 5), **others):
     """Whether it agrees to a sum among clients."""
-    terms = {"bits": offer.bits(len(clients)), "least": 2, "neighbours": 4, **others}
+    terms = {"bits": offer.sum_bits(len(clients)), "least": 2, "neighbours": 4, **others}
     text = protocol.terms_text(Terms(SESSION, clients, offer.size, **terms))
     member = Member(1, limits, {}, {}, lambda level, line: None)
     member.answer(RoundMessage(protocol.ADVERTISE, SESSION, offer.to_text(), text))
@@ -45,7 +45,7 @@ def sums(limits, offer=SUMMED, clients=(1, 2, 3, 4, 5), **others):
 def helped(limits, folder):
     """Whether it agrees to a sum with a helper."""
     digest = hashlib.sha256(SUMMED.to_text().encode()).digest()
-    bits, key = SUMMED.bits(5), helper_in(folder).key
+    bits, key = SUMMED.sum_bits(5), helper_in(folder).key
     uploads(limits, SUMMED, HelperTerms(SESSION, key, 5, 2, SUMMED.size, bits, digest).to_text())
 
 
@@ -122,7 +122,7 @@ FILES = {"randquant-ledger", "randquant-identity", "randquant-directory"}
 @pytest.mark.parametrize("name", OF_NODES)
 def test_what_a_nodes_operator_sets_takes_the_place_of_that_setting_and_of_no_other(name):
     field, text, value = OF_NODES[name]
-    found = NO_LIMIT.of_node({name: text, "partition-id": 3})
+    found = NO_LIMIT.with_operator_settings({name: text, "partition-id": 3})
     assert found == dataclasses.replace(NO_LIMIT, **{field: value}) != NO_LIMIT
 
 
@@ -135,4 +135,4 @@ def test_a_client_trusts_no_helper_for_which_anybody_can_sign(identity):
     with pytest.raises(ValueError, match="for which anybody can sign"):
         ClientLimits(math.inf, helper=identity)
     with pytest.raises(ValueError, match="for which anybody can sign"):
-        NO_LIMIT.of_node({"randquant-helper": identity})
+        NO_LIMIT.with_operator_settings({"randquant-helper": identity})

@@ -22,7 +22,7 @@ OFFERS = {
     "dimension": 9,
     "parts": ("head",),
     "buffers": "server",
-    "beside": Alongside(1.0, (Number("accuracy"),), None),
+    "scalars": Alongside(1.0, (Number("accuracy"),), None),
     "examples": 10,
     "scaled": True,
 }
@@ -67,7 +67,7 @@ def test_every_field_of_terms_is_in_their_text(tmp_path):
 
 def test_every_field_of_a_membership_is_kept_between_two_messages():
     """`helped` is of one message; what a client counts for is its own setting, see below."""
-    terms = Terms(SESSION, (1, 2, 3), OFFER.size, OFFER.bits(3), 3, 2)
+    terms = Terms(SESSION, (1, 2, 3), OFFER.size, OFFER.sum_bits(3), 3, 2)
     own = Membership(SESSION, OFFER.to_text(), Client(terms, 1), b"c" * 32, b"p" * 32)
     state = {}
     own.remember(state)

@@ -19,7 +19,7 @@ from randquant.aggregation import VectorMechanism, shorten
 from randquant.flower import Offer, ParameterFree, QuantizedStrategy
 from randquant.integrations import HEAD
 from randquant.rounds import (
-    REACH_OF_CLASSES,
+    CLASSES_REACH_LENGTHS,
     RELATIVE_LOSS,
     Membership,
     ParameterFreeStep,
@@ -51,7 +51,7 @@ def rule_of(rounds):
     """The rule that takes the steps of so many rounds, with nearly no noise."""
     error = CLEAR.expected_error(DIMENSION)
     return ParameterFreeStep(
-        [(DIMENSION,)], rounds, error.gain, error.deviation(4, 0.0), REACH_OF_CLASSES
+        [(DIMENSION,)], rounds, error.gain, error.deviation(4, 0.0), CLASSES_REACH_LENGTHS
     )
 
 

@@ -68,7 +68,7 @@ def test_one_message_from_each_client_gives_the_exact_mean(tmp_path, identity, t
     [row] = strategy.history
     assert row.dropped == 0
     assert row.upload_bytes - row.plain_bytes < 1300
-    assert "the helper does not collude with the server" in strategy.accountant.told()
+    assert "the helper does not collude with the server" in strategy.accountant.summary()
 
 
 def test_losing_all_but_two_clients_costs_nothing(tmp_path, identity, trusting):
@@ -170,7 +170,9 @@ class Unreachable:
 
 def test_without_a_helper_nobody_is_asked(tmp_path, identity, trusting):
     helper, grid = Unreachable(Helper(tmp_path, identity), -1), grid_of(trusting)
-    with pytest.raises(ValueError, match="Expected a helper for secure sums, got none: nobody"):
+    with pytest.raises(
+        ValueError, match="Expected the helper of secure sums to answer, got an error: nobody"
+    ):
         trained(trusting, helper, grid=grid)
     assert not grid.seen
 

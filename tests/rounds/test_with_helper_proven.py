@@ -137,7 +137,7 @@ def test_a_proven_sum_is_taken_in_a_modulus_that_cannot_wrap(helper):
     """Of codes beyond what honest clients send in a sum, which hostile ones may send: all ones."""
     mechanism = noisy(cohort=3)
     now = round_of(helper, mechanism, 1000, 2**12)
-    assert Offer(mechanism, 2**12).bits(1000) < now.terms.bits == wire.sum_bits(2, 1000)
+    assert Offer(mechanism, 2**12).sum_bits(1000) < now.terms.bits == wire.sum_bits(2, 1000)
     now._totals, now.clients = np.full(2**12, 1000), 1000
     first, step = mechanism.channel.lattice
     wanted = math.sqrt(2**12) * (first + step)

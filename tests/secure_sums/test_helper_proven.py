@@ -241,7 +241,7 @@ def test_terms_and_keys_that_do_not_fit_are_refused(helper):
         HelperSum(terms, verify_key=bytes(32))
     for size in (0, 31, 33):  # else each client is told that its message is false
         key = bytes(size)
-        short = dataclasses.replace(terms, commitment=proven.commitment_of(key))
+        short = dataclasses.replace(terms, commitment=proven.verify_key_commitment(key))
         with pytest.raises(ValueError, match="bytes of verify_key"):
             HelperSum(short, verify_key=key)
     with pytest.raises(ValueError, match="use `proven_message`"):

@@ -70,7 +70,7 @@ def test_below_the_threshold_there_is_no_sum():
     terms = terms_of(8, neighbours=4)
     assert terms.threshold == 3
     with pytest.raises(ProtocolError, match="3 neighbours of client"):
-        Round(terms, up=without({"reveal": terms.neighbours_of(0)[:2]})).total()
+        Round(terms, up=without({"reveal": terms.client_neighbours(0)[:2]})).total()
     with pytest.raises(ProtocolError, match="Expected 7 clients"):
         Round(terms_of(8, least=7), up=without({"advertise": {0, 1}})).total()
 
@@ -169,7 +169,7 @@ def test_keys_must_be_of_different_neighbours_and_signed():
     def adverts(sign=identities):
         made = {c: Client(terms, c, sign[c], directory) for c in terms.clients}
         shown = {c: k.advertise() for c, k in made.items()}
-        return made, {n: shown[n] for n in terms.neighbours_of(0)}
+        return made, {n: shown[n] for n in terms.client_neighbours(0)}
 
     made, shown = adverts()
     assert set(made[0].share(shown)) == {0, 1, 2, 3}

@@ -164,7 +164,8 @@ def test_two_clients_that_saw_different_keys_cannot_open_each_others_shares():
     dealt = {c: Dealing.from_bytes(s[c], 7) for c, s in sealed.items()}
     for c in (0, 1):
         inbox = {
-            n: dealt[n].proof(terms.place_of(n, c)) + sealed[n][c] for n in terms.neighbours_of(c)
+            n: dealt[n].proof(terms.share_place(n, c)) + sealed[n][c]
+            for n in terms.client_neighbours(c)
         }
         plain.clients[c].look_at(inbox)
         shares = plain.clients[c]._open(inbox)

@@ -18,12 +18,12 @@ from randquant.secure_sums import (
     Draw,
     JointSeed,
     Terms,
-    commitment_of,
     masked_message,
     prio3_for,
     proven_message,
     read_message,
     read_proven,
+    verify_key_commitment,
 )
 
 TERMS = Terms(bytes(16), (1, 2, 3, 4), dimension=5, bits=10, least=2, neighbours=3)
@@ -69,7 +69,11 @@ def test_a_message_to_a_helper_is_masked_by_a_drawn_seed(suite, tmp_path):
 
 def test_a_proven_message_is_split_by_drawn_seeds_and_has_a_drawn_nonce(tmp_path):
     terms = terms_of(
-        helper_in(tmp_path), dimension=40, bits=10, largest=1, commitment=commitment_of(bytes(32))
+        helper_in(tmp_path),
+        dimension=40,
+        bits=10,
+        largest=1,
+        commitment=verify_key_commitment(bytes(32)),
     )
 
     def sent():

@@ -125,7 +125,9 @@ def test_whoever_has_enough_neighbours_that_stay_to_the_end_is_never_left_out(da
     server = SumServer(terms)
     end = data.draw(st.sets(st.sampled_from(terms.clients)))
     present = end | data.draw(st.sets(st.sampled_from(terms.clients)))
-    stay = all(len(end.intersection(terms.neighbours_of(c))) >= terms.threshold for c in present)
+    stay = all(
+        len(end.intersection(terms.client_neighbours(c))) >= terms.threshold for c in present
+    )
     try:
         left = server._connected(present)
     except ProtocolError:
@@ -134,5 +136,5 @@ def test_whoever_has_enough_neighbours_that_stay_to_the_end_is_never_left_out(da
         assert left == present
     else:
         assert left <= present
-    near = {c: len(left.intersection(terms.neighbours_of(c))) for c in left}
+    near = {c: len(left.intersection(terms.client_neighbours(c))) for c in left}
     assert all(count >= terms.threshold for count in near.values())

@@ -41,7 +41,7 @@ class Lied:
                 )  # fmt: skip
         tags = {c: self.clients[c].confirm(survivors) for c, survivors in told.items()}
         for c, survivors in told.items():
-            digest, near = messages.survivors_digest(terms, survivors), terms.neighbours_of(c)
+            digest, near = messages.survivors_digest(terms, survivors), terms.client_neighbours(c)
             relayed = {n: tags[n][c] for n in near if c in tags.get(n, ())}
             for n in (survivors if unchecked else self.friends).intersection(near):
                 relayed[n] = messages.confirmation(self.clients[n]._keys[c], n, digest)
@@ -60,7 +60,7 @@ class Lied:
         found = self.shares[client][of_key]
         if len(found) < self.terms.threshold:
             return None
-        places = {self.terms.place_of(client, c): read_scalar(s) for c, s in found.items()}
+        places = {self.terms.share_place(client, c): read_scalar(s) for c, s in found.items()}
         return crypto.combine(places, {0, *places})
 
     def mask(self, client, other):
@@ -86,7 +86,7 @@ class Lied:
             form = messages.masked_format(self.terms, c)
             total += wire.unpack(form, self.payloads[c], self.terms.dimension).astype(np.uint16)
             seed = self.secret(c, False)
-            others = {n: self.mask(c, n) for n in set(self.terms.neighbours_of(c)) - set(group)}
+            others = {n: self.mask(c, n) for n in set(self.terms.client_neighbours(c)) - set(group)}
             if None in (seed, *others.values()):
                 return None
             own = messages.context(self.terms, c, c)
@@ -152,7 +152,7 @@ def test_two_of_ten_neighbours_and_ten_of_theirs_get_a_clients_codes():
     terms = terms_of(21, neighbours=10, dimension=8)
     ring, _ = _ring(terms)
     victim, friends = ring[0], frozenset(ring[place] for place in COLLUDERS)
-    near = terms.neighbours_of(victim)
+    near = terms.client_neighbours(victim)
     assert (len(friends), len(friends.intersection(near)), len(near)) == (12, 2, 10)
     told = {
         ring[place]: friends.union(ring[survivor] for survivor in survivors)

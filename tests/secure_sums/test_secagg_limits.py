@@ -17,8 +17,8 @@ def test_neighbours_are_the_nearest_on_a_ring_that_the_terms_determine(count, ne
     for index in (0, 1, count // 2, count - 1):
         steps = [*range(1, neighbours // 2 + 1)]
         near = {ring[(index + sign * step) % count] for step in steps for sign in (-1, 1)}
-        assert terms.neighbours_of(ring[index]) == tuple(sorted(near))
-    assert len(Terms(b"all", clients, 5, 8, 2, count - 1).neighbours_of(0)) == count - 1
+        assert terms.client_neighbours(ring[index]) == tuple(sorted(near))
+    assert len(Terms(b"all", clients, 5, 8, 2, count - 1).client_neighbours(0)) == count - 1
 
 
 @pytest.mark.parametrize("count", range(2, 13))

@@ -114,13 +114,13 @@ def test_what_is_dealt_passes_and_fits(count, neighbours):
     checked(terms, 1, advert, again)
     for kind in (SEED, KEY):
         scalars = {
-            terms.place_of(1, n): crypto.read_scalar(both[32 * kind : 32 * kind + 32])
+            terms.share_place(1, n): crypto.read_scalar(both[32 * kind : 32 * kind + 32])
             for n, both in shares.items()
         }
         assert sorted(scalars) == list(range(1, neighbours + 2))
         assert crypto.combine(scalars, {0, *scalars}) == secrets[kind]
-        for holder in terms.neighbours_of(1):
-            place = terms.place_of(1, holder)
+        for holder in terms.client_neighbours(1):
+            place = terms.share_place(1, holder)
             proof = again.proof(place)
             assert dealing.fits(terms, 1, holder, kind, scalars[place], proof)
             assert not dealing.fits(terms, 1, holder, kind, scalars[place] + 1, proof)
@@ -193,8 +193,8 @@ def test_one_share_too_few_and_all_that_is_public_do_not_give_the_blind(kind):
     challenge = int.from_bytes(found.challenge, "little")
     values = scalars_of(found, kind)
     blinds = {
-        terms.place_of(0, n): (
-            values[terms.place_of(0, n)]
+        terms.share_place(0, n): (
+            values[terms.share_place(0, n)]
             - challenge * crypto.read_scalar(both[32 * kind : 32 * kind + 32])
         )
         % ORDER

@@ -46,7 +46,7 @@ def test_without_noise_the_numbers_are_those_of_the_clients_and_the_update_is_we
     learner, key, cohort = Learner(problem), Key.from_seed(0), range(8)
     learner.load(learner.parameters())
     with ThreadPoolExecutor(2) as pool:
-        beside = UpdatePreparation(alongside=Alongside(100.0, NUMBERS, weight="num-examples"))
+        beside = UpdatePreparation(scalars=Alongside(100.0, NUMBERS, weight="num-examples"))
         found = RoundCollector(learner, ClippedSGD(clip_norm=100.0), pool, 2, None, beside)(
             cohort, key, 0
         )
@@ -70,7 +70,7 @@ def test_noise_of_absent_clients_is_in_the_stated_deviation(cohort):
     # Eight clients' noise in a sum that is divided by two; 200 means, bounds as above.
     mechanism, hidden = LocalGaussian(1.0, 2.0), HiddenCohorts("poisson", 8, 2, 200)
     learner = Learner(a_problem())
-    beside = UpdatePreparation(alongside=Alongside(1.0, NUMBERS[1:2]))
+    beside = UpdatePreparation(scalars=Alongside(1.0, NUMBERS[1:2]))
     learner.load(learner.parameters())
     with ThreadPoolExecutor(1) as pool:
         collect = RoundCollector(learner, mechanism, pool, 1, hidden, beside)

@@ -178,7 +178,7 @@ REACH = {
     "weighted_by": (
         {"privacy": P(numbers=["num-examples:0:9"])},
         {"privacy": P(numbers=["num-examples:0:9"], weighted_by="num-examples")},
-        lambda run: run.prepared.preparation.alongside,
+        lambda run: run.prepared.preparation.scalars,
     ),
     "spent": ({"trust": "local"}, {"privacy": P(spent=SPENT)}, epsilon),
 }  # fmt: skip

@@ -200,7 +200,7 @@ def _check_mechanism(row, config, setup):
     else:
         assert (mechanism.channel.clip, mechanism.channel.levels) == (0.3, 2)
     assert config.privacy.spent == spent_of(row)
-    joined = setup.preparation.alongside
+    joined = setup.preparation.scalars
     assert (joined is None) == (row["numbers"] == "none")
     if joined is not None:
         assert [each.name for each in joined.numbers] == ["loss", "num-examples"]

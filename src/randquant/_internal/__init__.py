@@ -2,11 +2,11 @@
 
 from typing import TYPE_CHECKING
 
-from randquant._internal.faces import lazily
+from randquant._internal.lazy_imports import lazily
 
 if TYPE_CHECKING:
     from randquant._internal.declared import Count, Server
-    from randquant._internal.faces import Face
+    from randquant._internal.lazy_imports import Face
     from randquant._internal.patterns import checked, matches
     from randquant._internal.progress import WaitingBar, report, reporting, waiting
     from randquant._internal.rounding import round_down, round_up

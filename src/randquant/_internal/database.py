@@ -26,11 +26,11 @@ from randquant._internal.files import (
 )
 
 LOCK_TIMEOUT_SECONDS = 60.0
-"""Time that a process waits for another one's transaction, which takes far less; with a longer
-time, requests would wait in vain for a process that hangs."""
+"""Longest wait for another process's transaction, which takes far less. With twice of it, requests
+would wait longer in vain for a process that hangs; half of it would do on all but slow disks."""
 
 PARTIAL = ".partial"
-"""Added to the name of a file that is not whole yet."""
+"""End of the name of a file that is not whole yet."""
 
 # Each protects against a machine that loses power, or against somebody who gets the disk.
 SETTINGS = (
@@ -48,11 +48,11 @@ class Database:
     Attributes:
         path: the file.
         tables: the statements that create its tables.
-        version: of the tables; a file of another version is not read, because what it counts might
-            be something else.
-        content: what the file is, with its article, for messages.
-        keeps_deleted: whether what was deleted may stay on the disk until its place is used again,
-            which saves writing it over. Not where a key is replaced.
+        version: of the tables. A file of another version is not read: what it counts might mean
+            something else.
+        content: a noun with its article for the file, for messages.
+        keeps_deleted: True if deleted content may stay on the disk until its place is used again,
+            which saves writing it over. False where a key is replaced.
     """
 
     path: Path
@@ -100,7 +100,7 @@ class Database:
 
     @property
     def journal(self) -> Path:
-        """Where SQLite keeps what a transaction has changed, until it ends."""
+        # SQLite keeps in it what a transaction has changed, until the transaction ends.
         return self.path.with_name(self.path.name + "-journal")
 
     @contextlib.contextmanager
@@ -108,7 +108,7 @@ class Database:
         """Read and write as one step; after an error nothing is changed.
 
         Args:
-            new: whether the file is empty, and its tables are created.
+            new: True if the file is empty, and its tables are to be created.
 
         Guarantees:
             What was written is on the disk when the context ends, and survives a loss of power.
@@ -147,10 +147,15 @@ class Database:
             raise OSError(
                 f"Expected version {self.version} of {self.content} in {self.path}, got {version}."
             )
-        # Views and triggers are programmes: they would be run by whoever reads the file.
-        statements = database.execute("SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL")
+        # Nothing but the tables: views and triggers are programmes, which SQLite would run.
+        statements = database.execute(
+            "SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL"
+        ).fetchall()
         if sorted(sql for (sql,) in statements) != sorted(self.tables):
-            raise OSError(f"Expected the tables of {self.content} in {self.path}, got others.")
+            raise OSError(
+                f"Expected the tables of {self.content} in {self.path}, {len(self.tables)} "
+                f"statements, got {len(statements)} that are not the same."
+            )
 
     @contextlib.contextmanager
     def _connected(self) -> Iterator[sqlite3.Connection]:
@@ -164,7 +169,7 @@ class Database:
             ) as database:
                 # SQLite's own error would show the text that it cannot decode, which may be a key.
                 database.text_factory = lambda text: text.decode(errors="replace")
-                # Settings are of the connection, and not of the file.
+                # Set anew each time: settings are of the connection, and not of the file.
                 erase = "OFF" if self.keeps_deleted else "ON"
                 for setting in (*SETTINGS, f"PRAGMA secure_delete = {erase}"):
                     database.execute(setting)

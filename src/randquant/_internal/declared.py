@@ -67,16 +67,15 @@ def hints(declaring: Any) -> dict[str, Any]:
         for name in names.split(", ")
     }
     annotations = typing.get_type_hints(declaring, include_extras=True)
-    return {name: meaning(hint, texts.get(name, "")) for name, hint in annotations.items()}
+    return {name: with_meaning(hint, texts.get(name, "")) for name, hint in annotations.items()}
 
 
-def meaning(hint: Any, text: str) -> Any:
-    """Return an annotation with its meaning added."""
+def with_meaning(hint: Any, text: str) -> Any:
     return Annotated[hint, Meta(description=text)] if text else hint
 
 
 def text(hint: Any) -> str:
-    """Return the meaning of a declared value, or an empty text."""
+    # Its meaning; empty for values that are not documented.
     return _meta(hint, lambda meta: meta.description)
 
 
@@ -171,7 +170,7 @@ def read(name: str, hint: Any, *texts: str) -> Any:
 
 @contextlib.contextmanager
 def refusing(name: str, hint: Any, value: Any) -> Iterator[None]:
-    """Rewrite msgspec's errors about a value as one sentence each."""
+    # Rewrites msgspec's errors, which name neither the setting nor its value.
     try:
         yield
     except msgspec.ValidationError as error:

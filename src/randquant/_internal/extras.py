@@ -65,7 +65,7 @@ class OptionalImports:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # An inner context has said it already.
+        # An inner `needed` has rewritten this error already.
         if not isinstance(error, ImportError) or str(error).startswith("Expected "):
             return
         package = (error.name or "").partition(".")[0]

@@ -51,20 +51,8 @@ def opener(path: str | Path, flags: int, mode: int = 0o666) -> int:
 
 
 def read_regular(path: Path) -> bytes:
-    """Read a file; OSError without waiting if it is a link, pipe, device or folder."""
+    # By `opener`: a pipe or device in the file's place is an OSError, and nothing to wait for.
     with open(path, "rb", opener=opener) as file:
-        return file.read()
-
-
-def read_own(path: Path) -> bytes:
-    """Read a file that only this package writes, and only replaces as a whole.
-
-    Raises:
-        OSError: it cannot be read, is not a regular file, or has a second hard link, which would
-            keep the old content when the file is replaced.
-    """
-    with open(path, "rb", opener=opener) as file:
-        check_one_name(path, os.fstat(file.fileno()))
         return file.read()
 
 
@@ -82,7 +70,6 @@ def exists(path: Path) -> bool:
 
 
 def check_one_name(path: Path, status: os.stat_result) -> None:
-    """Raise OSError if a file, by its status, has more than one hard link."""
     if (links := status.st_nlink) > 1:
         raise OSError(
             f"Expected {path} to be a file with one name, got {links} hard links: remove the "
@@ -91,7 +78,7 @@ def check_one_name(path: Path, status: os.stat_result) -> None:
 
 
 def check_private(path: Path, status: os.stat_result) -> None:
-    """Raise OSError if a file, by its status, is open to other users; nothing on Windows."""
+    # Windows has no such mode: there the permissions of the folder decide.
     if os.name != "nt" and (mode := stat.S_IMODE(status.st_mode)) & 0o077:
         raise OSError(
             f"Expected {path} to be a file for its owner alone, got mode {mode:o}: others may have "
@@ -100,7 +87,6 @@ def check_private(path: Path, status: os.stat_result) -> None:
 
 
 def check_regular(path: str | Path, status: os.stat_result) -> None:
-    """Raise OSError if what a path names, by its status, is not a regular file."""
     if not stat.S_ISREG(status.st_mode):
         folder = "a folder" if stat.S_ISDIR(status.st_mode) else "a pipe or a device"
         kind = "a symbolic link" if stat.S_ISLNK(status.st_mode) else folder
@@ -169,15 +155,16 @@ def make_folder(folder: Path) -> None:
 # Lock files, held by one process at a time, on every system that has file locks.
 
 NAME = "lock"
-"""The lock file of a run, in its folder."""
+"""Name of the lock file in a run's folder."""
 
 POLL_SECONDS = 0.005
-"""Time between two attempts to get a lock that another process holds: short for a user who waits,
-and at most 200 attempts a second."""
+"""Time between two attempts to get a lock that another process holds. Half of it would double the
+attempts, which are 200 a second; twice of it would let a user wait 5 ms longer."""
 
 PROBE_SECONDS = 0.05
-"""Time for which a lock may be busy because `is_locked` probes it, which takes microseconds. A
-lock that is busy for longer belongs to a run. With a shorter time a slow probe looks like a run."""
+"""Time for which a lock may be busy because `is_locked` probes it, which takes microseconds. A lock
+that is busy for longer belongs to a run. With half of it a slow probe may look like a run; with
+twice of it, a folder in use is reported 50 ms later."""
 
 
 @contextlib.contextmanager

@@ -11,12 +11,12 @@ from randquant._internal.rounding import round_up
 
 __all__ = [
     "bound",
+    "byte_size",
     "count",
     "exact",
     "minus",
     "number",
     "plain",
-    "size_of",
     "spent",
 ]
 
@@ -66,8 +66,8 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" + "s" * (number != 1)
 
 
-def size_of(number: int) -> str:
-    """Write a number of bytes, in powers of 1000 from 10,000 on."""
+def byte_size(number: int) -> str:
+    """Write a number of bytes, from 10,000 on in kB, MB or GB."""
     if number < 10_000:
         return f"{number:,}\u00a0bytes"
     # Powers of 1000, as networks are measured, not of 1024.

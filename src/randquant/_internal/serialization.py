@@ -103,7 +103,7 @@ def write_atomic(path: Path, data: bytes, *, private: bool = False) -> None:
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Add the file's name to errors of writing it, which do not have it."""
+    # Adds the file's name to errors of writing it, which name the temporary file or none.
     try:
         yield
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -171,7 +171,6 @@ def unseal(text: bytes | str, before: str = "") -> tuple[dict[str, Any], str]:
 
 
 def write(path: Path, record: Any, before: str = "") -> None:
-    """Seal a record and write it as a JSON file; see `write_atomic`."""
     write_json(path, seal(record, before))
 
 
@@ -196,8 +195,8 @@ def read(path: Path, advice: str, before: str = "") -> dict[str, Any]:
 # Arrays of numbers as bytes: the length of a head, the head, the arrays, each in its own bytes.
 
 HASH_BYTES = 32
-MOST_SIDES = 64
-"""Sides of an array: NumPy's arrays have no more."""
+MAX_ARRAY_DIMENSIONS = 64
+"""Largest number of dimensions of NumPy's arrays, and so of an array that was written."""
 
 DTYPE = re.compile(r"[<>|][biuf][0-9]{1,2}")
 
@@ -232,7 +231,7 @@ def unpack_arrays(content: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]
     try:
         return _unpacked(body)
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"it is none of ours: {error}") from None
+        raise ValueError(f"it was not written by this package: {error}") from None
 
 
 def _unpacked(body: memoryview) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -242,7 +241,7 @@ def _unpacked(body: memoryview) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     for name, dtype, shape in head["arrays"]:
         if not (isinstance(name, str) and DTYPE.fullmatch(dtype)) or name in arrays:
             raise ValueError(f"{name!r} is not an array of numbers, or comes twice")
-        if len(shape) > MOST_SIDES:  # before they are multiplied
+        if len(shape) > MAX_ARRAY_DIMENSIONS:  # before they are multiplied
             raise ValueError(f"{name!r} has {len(shape)} sides")
         sides = [validate.whole("side", side, low=0, high=len(body)) for side in shape]
         size = math.prod(sides) * np.dtype(dtype).itemsize

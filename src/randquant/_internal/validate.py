@@ -289,7 +289,6 @@ def call(name: str, constructor: Callable[..., T], parameters: Mapping[str, Any]
 
 
 def check_parameters(name: str, parameters: Any) -> None:
-    """Raise TypeError unless `parameters` is a mapping; `name` is of their mechanism or query."""
     if not isinstance(parameters, Mapping):
         raise TypeError(
             f"Expected the parameters of {name} as a dict by their names, got {shown(parameters)}."

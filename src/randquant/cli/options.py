@@ -163,7 +163,7 @@ def function_options(function: Callable[..., Any]) -> list[Option]:
     for parameter in inspect.signature(function).parameters.values():
         common, hint = COMMON.get(parameter.name), hints[parameter.name]
         group = declared.group(hint) or declared.group(common)
-        hint = declared.meaning(hint, declared.text(hint) or declared.text(common))
+        hint = declared.with_meaning(hint, declared.text(hint) or declared.text(common))
         is_option = parameter.kind is parameter.POSITIONAL_OR_KEYWORD
         kind = KEYWORD_ONLY if is_option else parameter.kind
         options.append(Option(parameter.name, hint, parameter.default, kind, group))
@@ -182,12 +182,12 @@ def mechanism_options(record: MechanismRecord, *, whole_update: bool = False) ->
         parameter = record.signature[name]
         # Not required by cyclopts: the mechanism's constructor names all missing ones at once.
         required = " [required]" * (parameter.default is EMPTY)
-        hint = declared.meaning(parameter_hint(parameter), record.meaning(name) + required)
+        hint = declared.with_meaning(parameter_hint(parameter), record.meaning(name) + required)
         default = "" if required else str(parameter.default)
         options.append(Option(name, hint, default, group=group))
     if whole_update and not record.whole_update and "clip_norm" not in record.parameters:
         text = "clipping threshold of a whole update's norm; without it each coordinate is clipped"
-        options.append(Option("clip_norm", declared.meaning(float, text), group=group))
+        options.append(Option("clip_norm", declared.with_meaning(float, text), group=group))
     return options
 
 

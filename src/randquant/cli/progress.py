@@ -25,8 +25,8 @@ def result(folder: Path, run: RunRecord, notes: Sequence[str] = ()) -> dict[str,
 
     Args:
         folder: of the run.
-        run: what it has come to.
-        notes: on what its mechanism chose by itself.
+        run: its record.
+        notes: on what its mechanism has chosen by itself.
     """
     baseline, summary = _baseline(folder), run.summary
     channel = _certificate(run.config)
@@ -95,7 +95,7 @@ def _other_guarantee(summary: RunSummary) -> list[str]:
 def _covered(summary: RunSummary, config: TrainConfig) -> str:
     whole = (
         f"{sent(config, summary.dimension)} x {count(summary.participations, 'round')} of the "
-        "client called most often"
+        "client with the most rounds"
     )
     # The figure of one coordinate is no guarantee of the run: it follows the run's, with its unit.
     certificate = _certificate(config)

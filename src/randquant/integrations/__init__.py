@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from randquant._internal.faces import lazily
+from randquant._internal.lazy_imports import lazily
 
 if TYPE_CHECKING:
     from randquant.integrations.flower.grids import PollingGrid

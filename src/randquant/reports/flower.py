@@ -56,14 +56,14 @@ def figures(history: History) -> list[Figure]:
             f"{name}, measured by the server", [(name, _measured(history.measured, name), "c1")],
             "round", name,
         )
-        for name in history.names
+        for name in history.metric_names
     ]  # fmt: skip
     return drawn
 
 
 def facts(history: History) -> Facts:
     """Return a table of all rounds of a run."""
-    names = history.names
+    names = history.metric_names
     rows = [_cells(row, history.measured.get(row.round, {}), names) for row in history.rows]
     columns = ("round", "ε ≤", "asked", "dropped", "bytes sent", "of them update", *names)
     return "Every round", columns, rows
@@ -132,7 +132,7 @@ def _upload(rows: Sequence[RoundRow]) -> Card:
 
 
 def _largest(rows: Sequence[RoundRow], name: str) -> str:
-    return formatting.size_of(max((getattr(row, name) for row in rows), default=0))
+    return formatting.byte_size(max((getattr(row, name) for row in rows), default=0))
 
 
 def _meaning(history: History) -> Paragraphs:

@@ -84,7 +84,7 @@ def figures(plan: Plan) -> list[Figure]:
             for _, bytes_up, error in points
             if (bytes_up, error) != (size, deviation)
         )
-        text = f"{label}: error {deviation:.4g}, {formatting.size_of(size)} in a round"
+        text = f"{label}: error {deviation:.4g}, {formatting.byte_size(size)} in a round"
         mark = Mark(label, text, size, deviation, not dominated)
         series.append(Series(label, (mark,)))
     notes = ["Full marks: no other has a smaller error for as few bytes. Dashed: limits."]

@@ -195,14 +195,14 @@ def _upload_card(run: RunRecord) -> Card:
     # Masked vectors of small models can be larger than the floats that they protect: say so.
     ratio, word = (floats / upload, "less") if upload <= floats else (upload / floats, "more")
     lines = [
-        f"{ratio:.2f} times {word} than floats of 4 bytes ({formatting.size_of(floats)})",
+        f"{ratio:.2f} times {word} than floats of 4 bytes ({formatting.byte_size(floats)})",
         f"{summary.bits_per_coordinate:.2f} bits per coordinate, header included",
     ]
     if summary.guarantee is not None and summary.guarantee.trust == "aggregate":
         summed = formatting.count(run.config.cohort, "client")
         lines.append(f"masked for a sum of {summed}; its handshake is further traffic")
-        lines.append(f"{formatting.size_of(summary.bytes_as_codes)} as plain codes")
-    return "Upload per client and round", formatting.size_of(upload), lines
+        lines.append(f"{formatting.byte_size(summary.bytes_as_codes)} as plain codes")
+    return "Upload per client and round", formatting.byte_size(upload), lines
 
 
 def _guarantee_card(run: RunRecord) -> Card:
@@ -361,7 +361,7 @@ def _round_table(run: RunRecord) -> DataTable:
             formatting.number(m.accuracy, 2, scale=100),
             formatting.number(m.loss, 3),
             formatting.spent(m.epsilon),
-            formatting.size_of(m.bytes_up),
+            formatting.byte_size(m.bytes_up),
         )
         for m in (evaluated[index] for index in shown)
     ]

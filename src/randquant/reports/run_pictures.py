@@ -126,7 +126,7 @@ def facts(run: RunRecord) -> Facts:
         ("δ", "" if guarantee is None else minus(formatting.plain(guarantee.delta))),
         ("trust", "" if guarantee is None else guarantee.trust),
         ("rounds", str(run.rounds)),
-        ("upload of a client and round", formatting.size_of(summary.bytes_per_upload)),
+        ("upload of a client and round", formatting.byte_size(summary.bytes_per_upload)),
     ]
     return titled(run.config), ("fact", "value"), [row for row in rows if row[1]]
 

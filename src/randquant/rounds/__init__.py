@@ -5,12 +5,11 @@ No engine is in here; `integrations` has the transports.
 
 from typing import TYPE_CHECKING
 
-from randquant._internal.faces import lazily
+from randquant._internal.lazy_imports import lazily
 
 if TYPE_CHECKING:
     from randquant.rounds.accountant import RoundEvent, RunAccountant
     from randquant.rounds.among_clients import AmongClients, SecureSum
-    from randquant.rounds.foreign import DamagedFile
     from randquant.rounds.helper_service import (
         MAX_CALLS_PER_CERTIFICATE,
         TLS,
@@ -35,12 +34,13 @@ if TYPE_CHECKING:
     )
     from randquant.rounds.offer import Offer
     from randquant.rounds.parameter_free import (
-        REACH,
-        REACH_OF_CLASSES,
+        CLASSES_REACH_LENGTHS,
+        REACH_LENGTHS,
         ParameterFreeStep,
         Predicts,
         usual_length,
     )
+    from randquant.rounds.parameter_layout import Layout
     from randquant.rounds.preparation import UpdatePreparation
     from randquant.rounds.protocol import (
         MAX_SESSION_BYTES,
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from randquant.rounds.run import RoundsFailed, ServerRun
     from randquant.rounds.store import ServerStore, StoredRounds
     from randquant.rounds.sums import Intake, PlainSum
-    from randquant.rounds.trained import Layout
+    from randquant.rounds.untrusted import DamagedFile
     from randquant.rounds.with_helper import WithHelper
 
 lazily(__name__)

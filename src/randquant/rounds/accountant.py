@@ -1,4 +1,7 @@
-"""The account of a run: each client's answers so far. Its methods are named as in Flower."""
+"""The account of a run: how often each client has answered which offer.
+
+Its methods have the names of Flower's `PrivacyAccountant`.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +23,11 @@ if TYPE_CHECKING:  # most messages only load and save an account: their processe
 
 SCHEMA_VERSION = 2
 SO_FAR = "for an end that was declared beforehand; for one chosen by looking, only a limit holds"
-"""Qualifies an epsilon of the rounds so far, whose end was not declared to the account
-(docs/theory/accounting.md, Proposition 8)."""
+"""Condition printed with every epsilon of the rounds so far: nobody has told the account when the
+run ends (docs/theory/accounting.md, Proposition 8)."""
 MAX_ROUNDS = 2**53
-"""Most rounds of an offer in a stored account: whole numbers up to it are exact in doubles. No run
-comes near it, so half of it would do as well; twice of it would round counts."""
+"""Largest count of one offer in a stored account: whole numbers up to it are exact in doubles. No
+run comes near it, so half of it would do as well; twice of it would let counts be rounded."""
 
 Spent = frozenset[tuple["Offer", int]]
 """A client's offers, each with the number of its answers."""
@@ -41,15 +44,16 @@ class RoundEvent:
 class RunAccountant:
     """Counts each client's answers; the guarantee is that of the client with the largest epsilon.
 
-    It has the methods of Flower's `PrivacyAccountant`, which only accounts for Gaussian noise. No
-    amplification by sampling is claimed: the server sees who answers.
+    Flower's own accountant, whose methods it has, knows Gaussian noise only. No amplification by
+    sampling is claimed: the server sees who answers.
 
     Args:
         delta: of every guarantee unless a method takes another, in (0, 1).
         neighboring: which two inputs the guarantee makes hard to distinguish.
         max_epsilon: limit of `would_exceed` unless that takes another.
         stable: True if a client is certain to keep its number when it reconnects.
-        counts_on: a condition on others than the clients, for `assumes`; empty for none.
+        counts_on: a condition on other parties than the clients, which `assumes` states; empty if
+            there is none.
 
     Example:
         >>> import randquant as rq
@@ -86,6 +90,7 @@ class RunAccountant:
     def compose(self, event: RoundEvent, count: int = 1) -> None:
         """Count a round, or `count` equal ones."""
         count = validate.whole("count", count, low=1)
+        # Answers are counted and not their epsilons added up: composition is proven to cost less.
         for client in event.clients:
             self._spent.setdefault(client, Counter())[event.offer] += count
         self.num_releases += count
@@ -93,10 +98,10 @@ class RunAccountant:
     def meet(self, connected: Iterable[int]) -> None:
         """Register the clients that are connected now.
 
-        A new number may be a client that has reconnected, while its old number still seems to be
-        connected. Unless numbers are `stable`, it is assumed to have answered as often as any other
-        client. (Flower gives a SuperNode that reconnects a new number, unless SuperNodes are
-        authenticated and the SuperLink keeps its database.)
+        A new number may be that of a known client, which has reconnected. Unless numbers are
+        `stable`, it is therefore assumed to have answered each offer as often as any client has.
+        (Flower gives a SuperNode that reconnects a new number, unless SuperNodes are authenticated
+        and the SuperLink keeps its database.)
         """
         # The largest count of each offer, not the account with the largest epsilon: with several
         # offers no single account need be the worst under all later ones.
@@ -108,22 +113,22 @@ class RunAccountant:
             self._spent[client] = Counter(worst)
 
     def answers(self, client: int) -> int:
-        """Count the rounds that a client has answered, or may have answered."""
+        # An upper bound: a new number may have inherited the counts of others (`meet`).
         return self._spent.get(client, Counter()).total()
 
-    def get_epsilon(self, delta: float, *, alone: bool = False) -> float:
+    def get_epsilon(self, delta: float, *, without_others: bool = False) -> float:
         """Proven upper bound of the epsilon of every client, at this delta.
 
         Args:
             delta: in (0, 1).
-            alone: True for the bound without the noise of others: as if the server saw each
-                client's codes one by one, because it has invented all other clients.
+            without_others: True for the bound without the noise of other clients: as if the server
+                had invented all of them, and so saw each real client's codes one by one.
         """
         delta = validate.real("delta", delta, above=0, below=1)
-        return self._worst(self._spent.values(), delta, alone)
+        return self._worst(self._spent.values(), delta, without_others)
 
     def get_delta(self, epsilon: float) -> float:
-        """The least delta, up to a factor of 1.01, at which `get_epsilon` is at most `epsilon`."""
+        """Return the least delta, up to a factor of 1.01, at which `epsilon` is proven."""
         epsilon = validate.real("epsilon", epsilon, low=0)
         # Bisection of log10(delta): epsilon falls as delta grows. 1e-300 is close to the smallest
         # normal double, and 0.999 to 1, at which every epsilon holds.
@@ -154,19 +159,22 @@ class RunAccountant:
         nothing = Guarantee(0.0, delta, self.neighboring, trust, math.inf, 0)
         return max(guarantees, key=lambda guarantee: guarantee.epsilon, default=nothing)
 
-    def of_clients(self) -> Guarantee:
-        """Return the guarantee for all data of a client, where offers protect one example."""
+    def client_guarantee(self) -> Guarantee:
+        """Return the guarantee for all data of a client, also where offers protect one example."""
         whole = RunAccountant(self.delta, self.neighboring)
         for client, spent in self._spent.items():
             for offer, count in spent.items():
                 whole.compose(RoundEvent(replace(offer, examples=None), frozenset({client})), count)
         return whole.get_privacy_spent()
 
-    def told(self) -> str:
-        """Return the bound and its assumptions, for a log; of an example, also that of a client."""
+    def summary(self) -> str:
+        """Return the bound and its assumptions as a sentence for a log.
+
+        Where offers protect one example, the sentence has the bound for all data of a client too.
+        """
         if any(offer.examples is not None for spent in self._spent.values() for offer in spent):
-            one, every = self.get_privacy_spent(), self.of_clients()
-            assumed = f" {self.assumes()}" if self._others() else self.chosen()
+            one, every = self.get_privacy_spent(), self.client_guarantee()
+            assumed = f" {self.assumes()}" if self._honest_others() else self.chosen()
             return f"one {one.unit}: {one}; all data of a client: {every}{assumed}"
         spent = self.get_epsilon(self.delta)
         bound = "no guarantee" if math.isinf(spent) else f"epsilon <= {round_up(spent)}"
@@ -174,10 +182,10 @@ class RunAccountant:
 
     def assumes(self) -> str:
         """State what `get_epsilon` assumes of other clients, and the bound without it."""
-        assumed = _assumed(others := self._others())
+        assumed = _assumed(others := self._honest_others())
         if others:
-            alone = self.get_epsilon(self.delta, alone=True)
-            left = "no guarantee" if math.isinf(alone) else f"epsilon <= {round_up(alone)}"
+            epsilon = self.get_epsilon(self.delta, without_others=True)
+            left = "no guarantee" if math.isinf(epsilon) else f"epsilon <= {round_up(epsilon)}"
             # The bound without others also holds against an adversary who sees individual codes,
             # such as a server that colludes with the helper.
             on = f" and {self.counts_on}" if self.counts_on else ""
@@ -186,7 +194,7 @@ class RunAccountant:
         return assumed + self.chosen()
 
     def chosen(self) -> str:
-        """State what the bound assumes of a client's different offers; empty for one kind."""
+        """Return what the bound assumes if a client has answered several kinds of offers, or ""."""
         # docs/theory/accounting.md, Proposition 9: if a later mechanism was chosen by looking at
         # earlier answers, only the sum of their epsilons is proven, and not the joint figure.
         kinds = [
@@ -202,7 +210,7 @@ class RunAccountant:
         max_epsilon: float | None = None,
         count: int = 1,
         *,
-        alone: bool = False,
+        without_others: bool = False,
     ) -> bool:
         """Return whether a round would take a client above the limit.
 
@@ -210,7 +218,7 @@ class RunAccountant:
             event: the round.
             max_epsilon: the limit; None for that of the account.
             count: how many such rounds.
-            alone: as in `get_epsilon`.
+            without_others: as in `get_epsilon`.
         """
         limit = validate.number(self.max_epsilon if max_epsilon is None else max_epsilon)
         if limit is None:
@@ -220,7 +228,8 @@ class RunAccountant:
             self._spent.get(client, Counter()) + Counter({event.offer: count})
             for client in event.clients
         ]
-        return not self._worst(after, self.delta, alone) <= limit  # NaN exceeds every limit
+        # Not by `>`: NaN exceeds every limit.
+        return not self._worst(after, self.delta, without_others) <= limit
 
     def state_dict(self) -> dict[str, object]:
         """Return all counts so far, as JSON data with a checksum."""
@@ -232,7 +241,7 @@ class RunAccountant:
             "delta": self.delta,
             "neighboring": self.neighboring,
             "num_releases": self.num_releases,
-            "assumes": _assumed(self._others()),
+            "assumes": _assumed(self._honest_others()),
             "offers": [offer.to_text() for offer in offers],
             "clients": {
                 str(client): {place[offer]: count for offer, count in spent.items()}
@@ -273,22 +282,20 @@ class RunAccountant:
         # Last, so that an error leaves the account as it was.
         self._spent, self.num_releases = spent, releases
 
-    def _others(self) -> int:
-        # The guarantee assumes that this number of other clients in a sum are honest.
+    def _honest_others(self) -> int:
+        # Their noise is counted on in every sum: the largest number that any offer needs.
         offers = (offer for spent in self._spent.values() for offer in spent)
         return max((offer.mechanism.cohort for offer in offers), default=1) - 1
 
     def _worst(
-        self, accounts: Collection[Counter[Offer]], delta: float, alone: bool = False
+        self, accounts: Collection[Counter[Offer]], delta: float, without_others: bool = False
     ) -> float:
         # Quick bounds, never below those of `get_privacy_spent`: a limit that holds for them holds.
-        epsilons = (
-            _guarantee(
-                spent, delta, self.neighboring, "local" if alone else _trust(o for o, _ in spent),
-                True,
-            ).epsilon
-            for spent in _distinct(accounts)
-        )  # fmt: skip
+        epsilons = []
+        for spent in _distinct(accounts):
+            # Local trust composes every offer without the noise of other clients.
+            trust = "local" if without_others else _trust(offer for offer, _ in spent)
+            epsilons.append(_guarantee(spent, delta, self.neighboring, trust, True).epsilon)
         return max(epsilons, default=0.0)
 
 
@@ -299,7 +306,7 @@ def _assumed(others: int) -> str:
 
 
 def _checksum(state: Mapping[str, Any]) -> str:
-    # Against damage; who can change the state can compute it as well.
+    # Detects damage, not forgery: anyone who can change the state can compute it as well.
     return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
 
 
@@ -318,7 +325,7 @@ def _answers_by_offer(offers: Mapping[str, Offer], counts: Mapping[str, Any]) ->
 
 
 def _distinct(accounts: Collection[Counter[Offer]]) -> set[Spent]:
-    # Many clients have equal accounts: each is computed once.
+    # Many clients have equal accounts: the bound of each account is computed once.
     return {frozenset(spent.items()) for spent in accounts if spent}
 
 
@@ -328,7 +335,7 @@ def _trust(offers: Iterable[Offer]) -> Trust:
 
 
 # Clients, rounds and limits ask for the same bound again and again. An entry is small; with half as
-# many a run of many cohorts computes some bounds twice.
+# many a run of many cohorts computes some bounds twice, twice as many would hardly ever be used.
 @functools.lru_cache(maxsize=4096)
 def _guarantee(
     spent: Spent, delta: float, neighboring: Neighboring, trust: Trust, quick: bool

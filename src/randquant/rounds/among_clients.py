@@ -44,7 +44,7 @@ class SecureSum:
         self._intake = Intake(self.refused, log)
         self.clients = self.upload_bytes = 0
         self._mechanism: UpdateMechanism = offer.mechanism
-        self._draw = Draw(terms.session) if offer.drawn else None
+        self._draw = Draw(terms.session) if offer.needs_seed else None
         self._totals: np.ndarray | None = None
         commitment = b"" if self._draw is None else self._draw.commitment
         request = RoundMessage(
@@ -62,7 +62,7 @@ class SecureSum:
 
     @property
     def most(self) -> int:
-        # No reply is longer than a masked vector and messages to all neighbours.
+        # Over all steps: no reply is longer than a masked vector and messages to all neighbours.
         vector = wire.masked(self.terms.dimension, self.terms.bits)
         return sums.EXTRA_BYTES + vector + sums.BYTES_PER_NEIGHBOUR * (self.terms.neighbours + 1)
 
@@ -96,7 +96,7 @@ class SecureSum:
         self.upload_bytes = max(self.upload_bytes, len(answer.update))
 
     def _introduced(self, inboxes: Mapping[int, Mapping[int, bytes]]) -> Requests:
-        # A client sends its advert under its number; what it sends under another one is ignored.
+        # A client sends its advert under its own number: it cannot advertise for another client.
         adverts = {client: inbox[client] for client, inbox in inboxes.items() if client in inbox}
         return self._next(protocol.SHARE, self._server.introduce(adverts))
 
@@ -117,7 +117,8 @@ class SecureSum:
                 f"Expected updates of {least} clients or more, got {len(survivors)}: the guarantee "
                 "needs that many."
             )
-        # All clients confirm one set of survivors, so that a server cannot name different ones.
+        # All clients confirm one set of survivors to each other. A server that named different sets
+        # could collect the shares of both secrets of one client.
         request = RoundMessage(
             protocol.CONFIRM, self.terms.session, survivors=tuple(sorted(survivors))
         )
@@ -127,6 +128,7 @@ class SecureSum:
         return self._next(protocol.REVEAL, self._server.relay(inboxes))
 
     def _unmasked(self, inboxes: Mapping[int, Mapping[int, bytes]]) -> Requests:
+        # `largest` lets the server notice totals that no valid codes add up to.
         self._totals = self._server.unmask(inboxes, self.offer.largest).astype(np.int64)
         return {}
 
@@ -156,7 +158,8 @@ class AmongClients:
             may collude with the server; by default the cohort.
         neighbours: how many others each client shares masks with; None for all. Fewer are faster,
             and clients must allow them (`QuantizeMod(all_neighbours=False)`).
-        losses: of clients that a sum must withstand: chooses the number of neighbours, and logs it.
+        losses: losses of clients that a sum must withstand; they choose the number of neighbours,
+            which is logged.
         directory: public keys of all clients' identities by number, 32 bytes of Ed25519, as in
             the clients' `randquant-directory`: a client whose keys are not signed is left out of a
             sum, which it could otherwise stop.
@@ -190,21 +193,26 @@ class AmongClients:
             validate.kind("losses", self.losses, Losses)
             if self.neighbours is not None:
                 raise ValueError(
-                    f"Expected neighbours or losses, got both, neighbours={self.neighbours}: "
-                    "losses choose their number."
+                    f"Expected neighbours or losses, got neighbours={self.neighbours} and "
+                    f"losses={self.losses}: losses choose the number of neighbours."
                 )
 
     def check(self, log: Log) -> None:
         """Do nothing: these sums need nothing before the first round."""
 
     def fewest(self, mechanism: UpdateMechanism) -> int:
-        """Return the fewest clients in a sum; ValueError if the guarantee needs more."""
+        """Return the fewest clients in a sum.
+
+        Raises:
+            ValueError: the guarantee needs more.
+        """
         return sums.fewest(mechanism, self.least)
 
     def degree(self, clients: int, log: Log) -> int:
         """Return the neighbours of a client; ValueError if not even all others are enough."""
         others = clients - 1
         if self.losses is None:
+            # By default all: with fewer, a malicious server can learn sums of a few clients.
             return others if self.neighbours is None else min(self.neighbours, others)
         chosen = self.losses.graph(clients)
         log(INFO, f"randquant: neighbours of a client in the secure sum: {chosen.reason}.")
@@ -218,6 +226,7 @@ class AmongClients:
         """
         self.degree(cohort, lambda level, line: None)  # ValueError, before the run begins
         others = cohort - 1
+        # With all others as neighbours, which withstands the most losses.
         why = f"two thirds of {others} neighbours must answer to the end"
         return others - share_of_neighbours(others, DEFAULT_THRESHOLD_SHARE), why
 
@@ -228,12 +237,12 @@ class AmongClients:
             ProtocolError: fewer clients than `least`.
             ValueError: not even all others as neighbours withstand `losses`.
         """
-        # Its noise protects each client from the server: a secure sum would cost and add nothing.
+        # Each client's own noise protects it from the server: a secure sum would add nothing.
         if offer.mechanism.trust == "local":
             return PlainSum(offer, clients, log)
         least = self.fewest(offer.mechanism)
         sums.check_enough(clients, least)
-        session, bits = os.urandom(protocol.SESSION_BYTES), offer.bits(len(clients))
+        session, bits = os.urandom(protocol.SESSION_BYTES), offer.sum_bits(len(clients))
         degree = self.degree(len(clients), log)
         terms = Terms(session, tuple(clients), offer.size, bits, least, degree)
         return SecureSum(offer, terms, log, self.directory)

@@ -34,10 +34,10 @@ from randquant._internal import validate
 from randquant._internal.files import make_folder
 from randquant._internal.serialization import write_atomic
 from randquant.rounds.accountant import RoundEvent, RunAccountant
-from randquant.rounds.foreign import logged
 from randquant.rounds.ledger import THIS_CLIENT
 from randquant.rounds.limits import identity as read_identity
 from randquant.rounds.offer import Offer
+from randquant.rounds.untrusted import logged
 from randquant.secure_sums.helper import joint_seed
 from randquant.secure_sums.helper.helper import Affords, Check, Helper, HelperLimits
 from randquant.secure_sums.helper.message import HelperTerms
@@ -45,19 +45,19 @@ from randquant.secure_sums.helper.sealing import HelperKey
 from randquant.secure_sums.secagg.terms import ProtocolError
 
 SERVICE = "randquant.Helper"
-KEY_METHOD, ANSWER_METHOD = f"/{SERVICE}/Key", f"/{SERVICE}/Answer"
+KEY_METHOD_PATH, ANSWER_METHOD_PATH = f"/{SERVICE}/Key", f"/{SERVICE}/Answer"
 UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 LISTENING = [
     ("grpc.so_reuseport", 0),  # two helpers on one port would share its calls
     # Strangers must not keep connections open. Half of it may be too short on slow links.
     ("grpc.server_handshake_timeout_ms", 3000),
-    ("grpc.max_send_message_length", -1),  # a sum has one number a coordinate, without a limit here
+    ("grpc.max_send_message_length", -1),  # a sum of any dimension: the requests are limited
     ("grpc.max_concurrent_streams", 8),  # of one connection; one certificate gets fewer calls
 ]
 MAX_CALLS, MAX_CALLS_PER_CERTIFICATE = 32, 4
-"""Most calls at a time, of all certificates and of one. Each holds a thread and its request in
-memory, so twice as many cost twice as much; with half as many a server that tries again while its
-first call still waits may be refused."""
+"""Largest number of calls at a time, of all certificates and of one. Each holds a thread and its
+request in memory, so twice as many cost twice as much; with half as many a server that tries again
+while its first call still waits may be refused."""
 CALLER_CHECK_SECONDS = 0.2
 """Seconds between two checks that the caller of a waiting call is still connected. With half, each
 waiting call wakes twice as often; with twice, the call of one that left keeps its place longer."""
@@ -67,8 +67,8 @@ MAX_TRIES = 3
 """Calls before a helper counts as unreachable. The same request again has the same answer, so that
 repeating is safe; more tries only wait longer for a helper that is gone."""
 START_TIMEOUT_SECONDS = 30.0
-"""Most seconds to wait for a helper that is starting, before clients are asked. With half, a helper
-on a slow machine may be missed; with twice, a wrong address is reported later."""
+"""Longest wait for a helper that is starting, before clients are asked. With half, a helper on a
+slow machine may be missed; with twice, a wrong address is reported later."""
 DIAGNOSIS_TIMEOUT_SECONDS = 3.0
 """Seconds of a call that only asks why there is no connection. With half, a slow network may give
 no reason; with twice, the error comes later."""
@@ -126,7 +126,7 @@ class RemoteHelper:
             ProtocolError: it answers something else.
         """
         try:
-            record = self._call(KEY_METHOD, b"", min(self.timeout, START_TIMEOUT_SECONDS))
+            record = self._call(KEY_METHOD_PATH, b"", min(self.timeout, START_TIMEOUT_SECONDS))
             return HelperKey.from_record(json.loads(record))
         except (ValueError, RecursionError) as error:
             # The bytes are not shown: they are a stranger's.
@@ -141,12 +141,13 @@ class RemoteHelper:
             ProtocolError: the helper refuses, with its reason.
             OSError: it does not answer.
         """
-        return self._call(ANSWER_METHOD, request, self.timeout, MAX_TRIES)
+        return self._call(ANSWER_METHOD_PATH, request, self.timeout, MAX_TRIES)
 
     def _call(self, name: str, request: bytes, timeout: float, tries: int = 1) -> bytes:
         call = self._channel.unary_unary(name)
         for left in reversed(range(tries)):
             try:
+                # It waits for a helper that is starting: else the first refused connection ends it.
                 return call(request, timeout=timeout, wait_for_ready=True)
             except grpc.RpcError as error:
                 code, details = error.code(), error.details()  # type: ignore[attr-defined]
@@ -160,7 +161,7 @@ class RemoteHelper:
     def _why(self) -> str:
         # gRPC gives a reason only to a call that does not wait for the connection.
         try:
-            self._channel.unary_unary(KEY_METHOD)(b"", timeout=DIAGNOSIS_TIMEOUT_SECONDS)
+            self._channel.unary_unary(KEY_METHOD_PATH)(b"", timeout=DIAGNOSIS_TIMEOUT_SECONDS)
         except grpc.RpcError as error:
             _, _, last = str(error.details()).partition("last error: ")  # type: ignore[attr-defined]
             untrusted = any(word in last.lower() for word in TLS_ERROR_WORDS)
@@ -239,9 +240,10 @@ def _answering(
     log, workers = getLogger(__name__), _Workers(limits.workers)
 
     def compute(request: bytes, context: grpc.ServicerContext) -> bytes:
-        if request.startswith(joint_seed.REQUEST_MAGIC):  # one signature: it needs no worker
+        # One signature needs no worker: a round can begin while sums are made.
+        if request.startswith(joint_seed.REQUEST_MAGIC):
             return helper.answer(request)
-        # The certificate and not the address: one server can call from many.
+        # By certificate and not by address: one server can call from many addresses.
         who = repr(context.auth_context().get("x509_pem_cert"))
         with workers.one(who, lambda: _check_present(context)):
             return helper.answer(request, _watching(context, limits.seconds))
@@ -278,7 +280,7 @@ def _watching(context: grpc.ServicerContext, seconds: float) -> Check:
         if time.monotonic() > end:
             raise ProtocolError(
                 f"Expected a sum that takes {seconds:g} s at most, this helper's limit, got a "
-                "longer one: ask for fewer clients or coordinates."
+                "sum that takes longer: ask for fewer clients or coordinates."
             )
 
     return check
@@ -296,6 +298,7 @@ class _Workers:
     """The workers of a service: no certificate gets all of them, however often it calls."""
 
     def __init__(self, workers: int) -> None:
+        # Half of them, so that one server's requests leave the other half to the other servers.
         self._per_certificate = max(1, workers // 2)
         self._all, self._lock = threading.Semaphore(workers), threading.Lock()
         self._shares: dict[str, _Share] = {}
@@ -335,8 +338,9 @@ def _acquired(semaphore: threading.Semaphore, check: Check) -> Iterator[None]:
 # A helper's limit of each client's epsilon, computed from the offers in the requests.
 
 CERTIFICATE_BYTES = 256
-"""By how many bytes a certificate may differ that another machine has computed. Much more would let
-a server fill the journal with padding; much less might refuse another machine's last digits."""
+"""Largest difference in length of a certificate that another machine has computed. Twice as much
+would let a server fill the journal with twice the padding; half as much might refuse another
+machine's last digits."""
 
 
 def within(epsilon: float, delta: float = 1e-5, examples: int | None = None) -> Affords:
@@ -352,10 +356,10 @@ def within(epsilon: float, delta: float = 1e-5, examples: int | None = None) -> 
             check; a site's `QuantizeFilter(clip_norm=)` does.
 
     Returns:
-        A function of the terms of a sum and of how many sums of each offer a client is in, this one
-        included, that says whether the client may be in this sum. It refuses an offer that needs
-        more clients than the terms guarantee, whose certificate is wrong, or whose text this
-        package would not write.
+        A function of the terms of a sum and of the number of sums of each offer that a client is
+        in, this one included. It returns True if the client may be in this sum. It refuses an offer
+        that needs more clients than the terms guarantee, whose certificate is wrong, or whose text
+        this package would not write.
 
     Raises:
         TypeError, ValueError: an argument is out of bounds.
@@ -369,7 +373,7 @@ def within(epsilon: float, delta: float = 1e-5, examples: int | None = None) -> 
     def affords(terms: HelperTerms, sums: Mapping[str, int], check: Check) -> bool:
         account = RunAccountant(delta)
         for text, count in sums.items():
-            check()  # certifying an offer may take long: the caller may have left meanwhile
+            check()  # certifying an offer may take long, and the caller may leave meanwhile
             is_requested = hashlib.sha256(text.encode()).digest() == terms.offer
             try:
                 offer = Offer.from_text(text)
@@ -379,7 +383,7 @@ def within(epsilon: float, delta: float = 1e-5, examples: int | None = None) -> 
             except ValueError as error:  # also if there is no bound for one example
                 if is_requested:
                     raise ProtocolError(str(error)) from None
-                # An earlier sum whose cost is unknown: it cannot be shown to be within the limit.
+                # An earlier sum of unknown cost: the client cannot be shown to be within the limit.
                 return False
             if is_requested and (
                 offer.mechanism.cohort > terms.least or offer.size != terms.dimension
@@ -393,7 +397,7 @@ def within(epsilon: float, delta: float = 1e-5, examples: int | None = None) -> 
 
 
 def _check_canonical(offer: Offer, text: str) -> None:
-    # The journal keeps the text, and counts by it: a server that could write one offer in many ways
+    # The journal keeps one text for each offer. A server that could write one offer in many ways
     # would fill the disk.
     expected, got = json.loads(offer.to_text()), json.loads(text)
     same = json.dumps(got, sort_keys=True) == text
@@ -442,7 +446,7 @@ def configured_helper(
 # TLS files for a trial, from an authority of one use.
 
 CERTIFICATE_DAYS = 30
-"""Days for which a trial's certificates are valid: too few for a deployment, which should have an
+"""Days for which a trial's certificates are valid, too few for a deployment, which should have an
 authority of its own. Half or twice of it serves a trial as well."""
 
 
@@ -462,7 +466,7 @@ def write_certificates(folder: Path, host: str = "localhost") -> tuple[TLS, TLS]
         FileExistsError: a file is there; none was written.
         OSError: a file cannot be written.
     """
-    # All names first: half of a new set with half of an old one would not fit together.
+    # Before any is written: certificates of a new authority do not fit those of an old one.
     names = "authority.pem", *(f"{who}{end}" for who in PARTIES for end in (".pem", "-tls.key"))
     for name in names:
         if (folder / name).exists():
@@ -470,7 +474,7 @@ def write_certificates(folder: Path, host: str = "localhost") -> tuple[TLS, TLS]
                 f"Expected a folder without certificates, got {folder / name}: choose another."
             )
     make_folder(folder)
-    root_key = generate_private_key(SECP256R1())
+    root_key = generate_private_key(SECP256R1())  # not written: nobody can sign more certificates
     root = _certificate("authority", host, root_key, "authority", root_key, authority=True)
     write_atomic(folder / "authority.pem", root.public_bytes(Encoding.PEM))
     for who in PARTIES:
@@ -512,7 +516,8 @@ def _certificate(
         .issuer_name(name(issuer))
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(today - datetime.timedelta(hours=1))  # clocks differ
+        # The other machine's clock may be late.
+        .not_valid_before(today - datetime.timedelta(hours=1))
         .not_valid_after(today + datetime.timedelta(days=CERTIFICATE_DAYS))
         .add_extension(x509.SubjectAlternativeName([alternative]), critical=False)
         .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)

@@ -21,10 +21,11 @@ class RoundRow:
         round: 1 for the first.
         epsilon: proven upper bound for every client, if the run was declared to end after this
             round.
-        asked, dropped: how many clients were asked, and how many of them are not in the mean.
-        sent_bytes, upload_bytes: of the client that sent most in all its messages, and of the
+        asked, dropped: number of clients that were asked for an update, and of those among them
+            that are not in the mean.
+        sent_bytes, upload_bytes: bytes of all messages of the client that sent most, and of the
             largest update.
-        plain_bytes: of an update as plain codes, which the server would see one by one.
+        plain_bytes: bytes of an update as plain codes, which the server would see one by one.
         failed: why the round failed; empty if it succeeded.
     """
 
@@ -59,11 +60,13 @@ class History:
         title: of the run.
         rows: its rounds, failed ones included.
         guarantee: for every client and all rounds.
-        measured: the server's evaluation by round, if there was one; only its numbers are kept.
-        target: the epsilon that ends the training, if there is one.
+        measured: the server's evaluation by round, of which only the numbers are kept; empty if
+            there was none.
+        target: the epsilon that ends the training; None without one.
         assumes: the assumptions of the guarantee (`RunAccountant.assumes`).
         helped: True if updates are summed with a helper.
-        hostile: how far one client can move the last round's mean, if that is known.
+        hostile: a sentence on how far one client can move the last round's mean; empty if that is
+            not known.
     """
 
     title: str
@@ -83,6 +86,5 @@ class History:
         object.__setattr__(self, "measured", numbers)
 
     @property
-    def names(self) -> list[str]:
-        """Names of the numbers of the server's evaluation."""
+    def metric_names(self) -> list[str]:
         return sorted({name for metrics in self.measured.values() for name in metrics})

@@ -1,7 +1,7 @@
 """A client's account on disk: its answers so far, and the steps of sums that it has taken.
 
-One SQLite file, written before anything that it counts is sent. Its table `account` has one JSON
-record, with a checksum that covers the rows of `steps` too.
+It is one SQLite file, written before anything that it counts is sent. Its table `account` has one
+JSON record, whose checksum covers the rows of `steps` too.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Self
 from randquant._internal import files, serialization, validate
 from randquant._internal.database import Database
 from randquant.rounds.accountant import RunAccountant
-from randquant.rounds.foreign import DamagedFile
+from randquant.rounds.untrusted import DamagedFile
 from randquant.secure_sums.secagg.terms import ProtocolError
 
 THIS_CLIENT = 0
@@ -33,8 +33,9 @@ STEP_BYTES = 16
 and no privacy; among a billion steps that has probability 2e-21. With half as many bytes it is 3 %,
 with twice as many the file has twice the size."""
 MAX_CHECKS = 20
-"""Checks of an account that other processes keep changing meanwhile, before a message is refused.
-With half, busy clients refuse more often; with twice as many, a message may wait twice as long."""
+"""Number of checks of an account that other processes keep changing, after which a message is
+refused. With half, busy clients refuse more often; with twice as many, a message may wait twice as
+long."""
 
 ACCOUNT_RECORD = "randquant.spent"
 """Name of a record in a client's state: the account if it has no file, else the file's version."""
@@ -45,7 +46,7 @@ engine may store it only after it has sent the reply, so a kill can lose the las
 
 
 class AnswerLedger:
-    """The account of one client, locked while it is read and changed.
+    """The account of one client, which is locked while it is read and changed.
 
     Args:
         accountant: an empty account with this client's delta and neighbouring relation.
@@ -53,12 +54,12 @@ class AnswerLedger:
         state: of the run. It has the number of writes that this run last saw in the file.
 
     Guarantees:
-        A step that was taken is refused for ever, which costs some 20 bytes per step. Processes
+        A step that was taken is refused for ever, which takes some 20 bytes per step. Processes
         that share the file take each step once, and count every answer.
         Whenever a process ends, the file has the content before a step or after it. Once the
         context of `locked` or `checked` has ended, it has the content after it, on the disk.
-        Only this user can read the file. A file with any other content is refused, and a link to
-        one: its two names would have two locks. Not detected are: a restored copy of an older
+        Only this user can read the file. A file with any other content is refused, and so is a link
+        to one, whose two names would have two locks. Not detected are a restored copy of an older
         account, unless this run has seen a newer one, and a file whose checksum was recomputed.
     """
 
@@ -140,7 +141,7 @@ class AnswerLedger:
             before = self._unread
             check(self.accountant)
             with self.locked():
-                # Equal content passed the check; another one may be beyond the limit.
+                # Only this content has passed the check: a changed one may be beyond the limit.
                 if self._unread == before:
                     self._unread = None  # `check` has loaded it into the accountant
                     yield self
@@ -164,7 +165,7 @@ class AnswerLedger:
         if self._database is not None and self._connection is None:
             raise RuntimeError("Expected an account to be saved while it is held.")
         self._written += 1
-        # Unread means unchanged: it is written again as it was, without certifying its offers.
+        # Unread means unchanged: it is written as it was, without certifying its offers.
         account = self._unread
         if account is None:
             account = self._accountant.state_dict()
@@ -209,7 +210,7 @@ class AnswerLedger:
         rows = database.execute("SELECT only, content FROM account").fetchall()
         steps = [step for (step,) in database.execute("SELECT step FROM steps")]
         with _readable():
-            # Steps without an account are damage; neither is a file that was just created.
+            # A file that was just created has neither; steps without an account are damage.
             if rows or steps:
                 [(only, content)] = rows
                 if only != 0:
@@ -232,8 +233,9 @@ class AnswerLedger:
         other = "written" if self._database is None else "account"
         if other in self._state.get(ACCOUNT_RECORD, {}):
             raise DamagedFile(
-                "Expected this client's account where this run has begun it, got another place: "
-                "change randquant-ledger between two runs."
+                "Expected this client's account where this run has begun it, got "
+                f"{'no file' if self._database is None else 'a file'}: change randquant-ledger "
+                "between two runs."
             )
 
     def _load(self, content: str, steps: list[bytes]) -> None:
@@ -252,14 +254,14 @@ def _open_database(path: str | Path | None) -> Database | None:
 
 
 def _digest(steps: set[bytes]) -> str:
-    # The account's checksum covers this digest: a step whose row was lost could be taken again.
-    # Sorted, since a set has no order.
+    # The account's checksum covers this digest, so that no row can be lost unnoticed: its step
+    # could be taken again. Sorted, since a set has no order.
     return hashlib.sha256(b"".join(sorted(steps))).hexdigest()
 
 
 @contextlib.contextmanager
 def _readable() -> Iterator[None]:
-    # Every error that damaged content can cause in the parsers, as one that says so.
+    # Turns every error that damaged content can cause in the parsers into one that says so.
     try:
         yield
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:

@@ -19,12 +19,12 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from randquant._internal import validate
 from randquant._internal.rounding import round_up
 from randquant.privacy.guarantee import NEIGHBORINGS, Neighboring, Trust
-from randquant.rounds import trained
+from randquant.rounds import parameter_layout
 from randquant.rounds.accountant import RoundEvent, RunAccountant
-from randquant.rounds.foreign import DamagedFile
 from randquant.rounds.ledger import THIS_CLIENT, State
+from randquant.rounds.parameter_layout import Arrays, Buffers, Layout, Patterns
 from randquant.rounds.protocol import read_terms, terms_text
-from randquant.rounds.trained import Arrays, Buffers, Layout, Patterns
+from randquant.rounds.untrusted import DamagedFile
 from randquant.secure_sums.identities import check_directory, check_identity
 from randquant.secure_sums.secagg import graphs
 from randquant.secure_sums.secagg.client import Client
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from randquant.secure_sums.helper.message import HelperTerms
 
 
-HELPER_PATTERN = re.compile("[0-9a-fA-F]{64}")  # an Ed25519 public key, in hexadecimal digits
+HELPER_PATTERN = re.compile("[0-9a-fA-F]{64}")
+"""An Ed25519 public key in hexadecimal digits."""
 
 
 @dataclass(frozen=True)
@@ -44,27 +45,27 @@ class ClientLimits:
     """A client's limits on the offers of servers.
 
     Args:
-        epsilon: limit of this client's epsilon at `delta`, by a proven bound that it computes
-            itself from the offered channel. It counts its own answers, and refuses any answer that
-            would exceed the limit. Infinity sets no limit.
+        epsilon: limit of this client's epsilon at `delta`. The client computes a proven bound
+            itself, from the offered channel and its own count of its answers, and refuses any
+            answer that would exceed the limit. Infinity sets no limit.
         delta: in (0, 1).
         neighboring: what the guarantee hides.
         trust: `local` refuses offers that need secure aggregation.
         all_neighbours: refuse sums in which this client does not share masks with all others.
             Without it a malicious server can learn sums of a few clients
             (`docs/secure-aggregation.md`); one that follows the protocol cannot.
-        colluders: how many of the other clients in a sum may tell the server all they know: refuse
+        colluders: number of other clients in a sum that may tell the server all they know: refuse
             offers that need the noise of more than `least` minus this number, and sums whose
             threshold this number of clients could get around.
         threshold: least fraction of a client's neighbours that must answer to remove its mask; no
             server can ask for less.
         parts, frozen: patterns of the names of arrays, as `randquant.Local` takes them: refuse
-            offers to train others than these. None accepts the offer's.
-        buffers: what is done about running statistics: refuse offers that say something else. None
-            accepts the offer's.
-        epsilon_alone: limit of what epsilon would be if all other clients were invented by the
-            server or revealed all they know to it: of this client's codes alone. Infinity sets no
-            limit.
+            offers to train any other arrays. None accepts the offer's.
+        buffers: treatment of running statistics: refuse offers with a different one. None accepts
+            the offer's.
+        epsilon_alone: limit of the epsilon of this client's codes alone: of what is left if the
+            server has invented all other clients, or if they reveal all they know to it. Infinity
+            sets no limit.
         helper: public identity, 64 hexadecimal digits, of the helper that this client trusts not to
             collude with the server: refuse sums with another one. None refuses all of them.
     """
@@ -100,11 +101,14 @@ class ClientLimits:
         if self.helper is not None:
             check_identity(bytes.fromhex(self.helper))
         if self.buffers is not None:
-            validate.choice("buffers", self.buffers, trained.BUFFER_MODES)
+            validate.choice("buffers", self.buffers, parameter_layout.BUFFER_MODES)
 
-    def of_node(self, config: Mapping[str, Any]) -> ClientLimits:
-        """These limits, or those that the client's operator has set in their place."""
-        # Read from the operator's settings only: a server must not be able to loosen a limit.
+    def with_operator_settings(self, config: Mapping[str, Any]) -> ClientLimits:
+        """Return these limits, replaced by those that the client's operator has set.
+
+        Args:
+            config: the operator's settings, never a server's, which could loosen a limit.
+        """
         settings: dict[str, Any] = {}
         for name in ("epsilon", "epsilon-alone", "delta", "threshold"):
             if (value := config.get(f"randquant-{name}")) is not None:
@@ -116,7 +120,7 @@ class ClientLimits:
         return replace(self, **settings) if settings else self
 
     @property
-    def of_helper(self) -> bytes:
+    def helper_identity(self) -> bytes:
         """The trusted helper's identity, 32 bytes; ProtocolError if this client trusts none."""
         if self.helper is None:
             raise ProtocolError(
@@ -125,8 +129,7 @@ class ClientLimits:
             )
         return bytes.fromhex(self.helper)
 
-    def accountant(self) -> RunAccountant:
-        """Return an empty account with this limit."""
+    def empty_account(self) -> RunAccountant:
         return RunAccountant(self.delta, self.neighboring, self.epsilon)
 
     def check_offer(
@@ -143,14 +146,17 @@ class ClientLimits:
         mechanism = offer.mechanism
         if terms is None and mechanism.trust != "local":
             # Alone, this client's codes would have less noise than the offer's guarantee counts on.
-            raise ProtocolError("Expected secure aggregation, which the offer needs, got none.")
+            raise ProtocolError(
+                "Expected the terms of a secure sum, which an offer of aggregate trust needs, got "
+                "an offer without terms."
+            )
         if self.trust == "local" and mechanism.trust != "local":
             raise ProtocolError(
                 "Expected an offer of local trust, as this client demands, got aggregate trust."
             )
         if terms is not None:
             self._check_terms(offer, terms)
-        # Last, because it takes longest.
+        # Last, because it takes longest: a stranger's request is refused cheaply where it can be.
         self._check_epsilon(RoundEvent(offer, frozenset({THIS_CLIENT})), accountant)
 
     def _check_epsilon(self, event: RoundEvent, accountant: RunAccountant) -> None:
@@ -158,18 +164,18 @@ class ClientLimits:
         if self.epsilon_alone != math.inf:
             limits.append((self.epsilon_alone, True, " if all other clients are invented"))
         for limit, without_others, condition in limits:
-            if accountant.would_exceed(event, limit, alone=without_others):
+            if accountant.would_exceed(event, limit, without_others=without_others):
                 # This epsilon depends on offers and not on data: the server may read it.
                 accountant.compose(event)
-                epsilon = accountant.get_epsilon(accountant.delta, alone=without_others)
+                epsilon = accountant.get_epsilon(accountant.delta, without_others=without_others)
                 raise ProtocolError(
                     f"Expected an offer within epsilon {limit}, this client's limit{condition}, "
                     f"got {_shown(epsilon)} with all earlier answers, at delta {accountant.delta}."
                 )
 
     def _check_terms(self, offer: Offer, terms: Terms | HelperTerms) -> None:
-        # Not the number of clients asked: a server may claim that all beyond `least` were lost. The
-        # noise of colluders hides nothing, since they know their own codes.
+        # From `least` and not from the clients that were asked: a server may claim that all beyond
+        # `least` were lost. The noise of colluders hides nothing: they know their own codes.
         honest = terms.least - self.colluders
         clients = len(terms.clients) if isinstance(terms, Terms) else terms.cohort
         if offer.mechanism.cohort > honest:
@@ -177,17 +183,20 @@ class ClientLimits:
                 f"Expected an offer for a cohort of at most {honest}, the clients of every sum "
                 f"without those that may collude, got {offer.mechanism.cohort}."
             )
-        # Too small a modulus costs accuracy and not privacy, and wastes this client's answer.
-        if terms.bits < offer.bits(clients):
+        # A sum that wraps around is no less private, but wrong: this client's answer, which costs
+        # it epsilon, would be wasted.
+        if terms.bits < offer.sum_bits(clients):
             raise ProtocolError(
-                f"Expected a modulus of {offer.bits(clients)} bits or more for a sum over "
+                f"Expected a modulus of {offer.sum_bits(clients)} bits or more for a sum over "
                 f"{clients} clients, got {terms.bits}: it would wrap around."
             )
         if isinstance(terms, Terms):
             self._check_neighbours(terms)
         else:
             _check_largest(offer, terms)
-            terms.key.check(self.of_helper)
+            # Against the identity in this client's settings: a server that named a helper of its
+            # own could open the seed, and see the codes.
+            terms.key.check(self.helper_identity)
 
     def _check_neighbours(self, terms: Terms) -> None:
         others = len(terms.clients) - 1
@@ -196,9 +205,9 @@ class ClientLimits:
                 f"Expected all {others} others as neighbours, got {terms.neighbours}: with fewer, "
                 "a malicious server can learn sums of a few clients."
             )
-        # `threshold` shares give away one of this client's two secrets; both give away its codes.
-        # That takes 2 * threshold shares; honest neighbours reveal one each, and colluders two, so
-        # there are neighbours + colluders of them.
+        # `threshold` shares give away one of this client's two secrets, and both secrets together
+        # give away its codes. That takes 2 * threshold shares. Honest neighbours reveal one each
+        # and colluders both, so a server can have neighbours + colluders of them.
         if 2 * terms.threshold - terms.neighbours <= self.colluders:
             raise ProtocolError(
                 f"Expected a threshold that {self.colluders} colluders cannot get around, got "
@@ -208,24 +217,25 @@ class ClientLimits:
     def layout(self, offer: Offer, model: Arrays) -> Layout:
         """Return the trained arrays; ProtocolError unless the model matches offer and limits."""
         try:
-            layout = Layout.of(model, offer.parts or None)
-        except trained.UnknownPart as error:
+            layout = Layout.from_model(model, offer.parts or None)
+        except parameter_layout.UnknownPart as error:
+            # The name is the server's word: only the cause has it, in this client's log.
             raise ProtocolError(
                 "Expected an offer to train arrays of floating-point numbers that the model has, "
-                "other than running statistics, got a name of none of these."  # not echoed
+                "other than running statistics, got a name that is not one of theirs."
             ) from error
         expected = layout.parts
         if self.parts is not None or self.frozen is not None:
-            expected = trained.trained_names(model, self.parts, self.frozen)
+            expected = parameter_layout.trained_names(model, self.parts, self.frozen)
         if layout.parts != expected:
             # Numbers only: names of arrays are the server's words.
             raise ProtocolError(
                 f"Expected an offer to train the {len(expected)} arrays that this client trains, "
                 f"got {len(layout.parts)} arrays, not all of them the same."
             )
-        if layout.dimension != offer.of_model:
+        if layout.dimension != offer.update_dimension:
             raise ProtocolError(
-                f"Expected {offer.of_model} coordinates as offered, got {layout.dimension}."
+                f"Expected {offer.update_dimension} coordinates as offered, got {layout.dimension}."
             )
         if offer.buffers != (self.buffers or offer.buffers):
             raise ProtocolError(
@@ -235,21 +245,21 @@ class ClientLimits:
         if layout.running and offer.buffers == "refuse":
             raise ProtocolError(
                 "Expected a model without running statistics, as the offer says, got "
-                f"{len(layout.running)} of them: {trained.WAY_OUT}."
+                f"{len(layout.running)} of them: {parameter_layout.WAY_OUT}."
             )
         if offer.mechanism.from_zero and any(model[name].any() for name in layout.parts):
             # Differences from other numbers are rounded, and rounding may tell records apart: a
             # server could choose the numbers at which it does.
             raise ProtocolError("Expected arrays of zeros to answer a survey, got other numbers.")
         if not layout.finite(model):
-            # The update would not be finite, which would be refused only after training.
+            # Refused before training: its update would not be finite, and could not be encoded.
             raise ProtocolError("Expected finite numbers in the model, got NaN or infinity.")
         return layout
 
 
 def _check_largest(offer: Offer, terms: HelperTerms) -> None:
-    # With a smaller largest code a client would fail exactly where its codes are larger: failing
-    # would reveal them.
+    # With a smaller largest code a client would fail if, and only if, one of its codes is larger:
+    # whether it answers would reveal something about its data.
     if terms.largest not in (0, offer.largest):
         raise ProtocolError(
             f"Expected proofs of codes up to {offer.largest}, the offer's largest, or none, got "
@@ -257,12 +267,14 @@ def _check_largest(offer: Offer, terms: HelperTerms) -> None:
         )
 
 
-def whether_known(terms: Terms | HelperTerms | None, directory: bool) -> str:
-    """Say, for the log, whether a client can know the others in a sum, on whom its epsilon counts.
+def peers_note(terms: Terms | HelperTerms | None, directory: bool) -> str:
+    """Return what a client can know of the others in a sum, to end a sentence of its log.
+
+    Its epsilon counts on the noise of these others.
 
     Args:
         terms: of the sum; None without one.
-        directory: whether the client has the public keys of all clients.
+        directory: True if the client has the public keys of all clients.
     """
     if terms is None:
         return ""
@@ -278,8 +290,8 @@ def whether_known(terms: Terms | HelperTerms | None, directory: bool) -> str:
     return "; its directory names all others in this sum"
 
 
-def _shown(value: float) -> str:
-    return "infinity" if math.isinf(value) else round_up(value)
+def _shown(epsilon: float) -> str:
+    return "infinity" if math.isinf(epsilon) else round_up(epsilon)
 
 
 # A client's state in a round, kept between two messages, which may reach different processes.
@@ -295,7 +307,7 @@ class Membership:
 
     Attributes:
         session: of the round.
-        text: of the server's offer, which is read, and certified again, where it is needed.
+        text: of the server's offer; `offer` reads it, and certifies its channel again.
         client: its side of the secure sum; None without secure aggregation.
         commitment: of the server, to its part of the round's seed; empty if there is none.
         part: this client's part of the seed.
@@ -345,9 +357,10 @@ class Membership:
         Raises:
             ProtocolError: the proof is not valid.
         """
-        if not self.offer.drawn:
+        if not self.offer.needs_seed:
             return self.offer.mechanism
-        # Without a commitment the server could choose the seed, and so the coordinates, afterwards.
+        # Without a commitment the server could choose the seed, and so the coordinates that it
+        # gets, after it has seen the clients' parts.
         if not self.commitment:
             raise ProtocolError(
                 "Expected a seed of the coordinates that the server and this client "
@@ -365,12 +378,13 @@ class Membership:
             fields["client"] = self.client.to_bytes()
         if self.commitment:
             fields |= {"commitment": self.commitment, "part": self.part}
-        fields["checksum"] = _checksum(fields)  # against damage: who can write it can recompute it
+        # Detects damage, not forgery: anyone who can write this state can compute the checksum.
+        fields["checksum"] = _checksum(fields)
         state[MEMBERSHIP_RECORD] = fields
 
     @staticmethod
     def forget(state: State) -> None:
-        # Deleted secrets cannot be stolen.
+        # At once, and not at the end of the run: deleted secrets cannot be stolen.
         state.pop(MEMBERSHIP_RECORD, None)
 
     def check_same(self, state: State) -> None:
@@ -391,7 +405,8 @@ class Membership:
         if saved.get("session") != session:
             # Neither session is shown: the other one may be of another server.
             raise ProtocolError(
-                "Expected a message of the sum that this client is in, got another."
+                "Expected a message of the sum that this client is in, got a message of a "
+                "different session."
             )
         client = None
         if "client" in saved:

@@ -16,10 +16,10 @@ from randquant.channels import wire
 from randquant.channels.keys import Key
 from randquant.rounds import protocol
 from randquant.rounds.accountant import RoundEvent, RunAccountant
-from randquant.rounds.foreign import DamagedFile, logged
 from randquant.rounds.ledger import THIS_CLIENT, AnswerLedger, State
-from randquant.rounds.limits import ClientLimits, Membership, identity, whether_known
+from randquant.rounds.limits import ClientLimits, Membership, identity, peers_note
 from randquant.rounds.protocol import RoundMessage
+from randquant.rounds.untrusted import DamagedFile, logged
 from randquant.secure_sums.secagg.client import Client
 from randquant.secure_sums.secagg.graphs import HASH_BYTES, PART_BYTES
 from randquant.secure_sums.secagg.terms import ProtocolError
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
     import numpy as np
 
     from randquant.aggregation.mechanism import UpdateMechanism
-    from randquant.rounds.trained import Arrays, Layout
+    from randquant.rounds.parameter_layout import Arrays, Layout
     from randquant.secure_sums.helper.message import HelperTerms
 
 RELATIVE_LOSS = "relative-loss"
-"""Name of the number that shortens a classifier's update (see `shorten`). It is sent only if an
-offer lists it among its numbers."""
+"""Name of a client's number that shortens a classifier's update (`aggregation.clipping.shorten`).
+It is sent only if an offer lists it among its numbers."""
 
-# What the server reads instead of an error that may name this machine's files or reveal data: the
-# error itself is in the client's log only.
+# The server reads these in place of errors that may name this machine's files or reveal data; the
+# errors themselves are in the client's log only.
 UNUSABLE_FILES = "This client's files cannot be used; its log says why."
 NO_UPDATE = "This client has no update to send; its log says why."
 REFUSED_MESSAGE = "This client refuses the message; its log says why."
@@ -79,8 +79,8 @@ class Member:
         log: writes to the client's log; takes a level of `logging` and a line.
         drawn: True if server and clients draw a round's seed jointly; False if it is a hash of the
             round's session.
-        examples: fewest examples of this client, if its account protects one of them; None if
-            it protects all data of this client.
+        examples: fewest examples of this client, if its account protects one of them; None if its
+            account protects all data of this client.
     """
 
     number: int
@@ -93,10 +93,11 @@ class Member:
 
     @property
     def ledger(self) -> AnswerLedger:
-        # A new one for each message: engines answer messages in different processes.
+        # A new object for each message: engines answer messages in different processes, and what an
+        # old object has read may have changed.
         path = self.files.get("randquant-ledger")
         path = None if path is None else str(path)
-        return AnswerLedger(self.limits.accountant(), path, self.state)
+        return AnswerLedger(self.limits.empty_account(), path, self.state)
 
     def agree(self, request: RoundMessage, model: Arrays) -> AgreedUpload:
         """Check a request to upload, and the model that came with it; nothing is spent yet.
@@ -119,22 +120,23 @@ class Member:
             membership.client.look_at(request.peer_messages)
         layout = self.limits.layout(membership.offer, model)
         if layout.kept:
-            # The server named these arrays: `logged` keeps it from writing lines of this log.
+            # The server named these arrays: without `logged` it could write lines into this log.
             self.log(INFO, f"randquant: no update is sent of {logged(', '.join(layout.kept))}.")
         return AgreedUpload(request, membership, mechanism, layout)
 
     def _recalled(self, session: bytes) -> Membership:
         membership = Membership.recall(self.state, session, self.files)
-        # The unit of protection is this client's setting, so it is never read from stored state.
+        # The unit of protection is this client's own setting, which stored state must not override.
         return replace(membership, examples=self.examples)
 
     def _in_round(self, membership: Membership, request: RoundMessage) -> UpdateMechanism:
         mechanism = membership.offer.mechanism
-        if membership.helped is not None and membership.offer.drawn:
+        if membership.helped is not None and membership.offer.needs_seed:
             from randquant.secure_sums.helper.joint_seed import proved
 
-            # The helper has signed for the seed: a server cannot choose which coordinates it gets.
-            identity = self.limits.of_helper
+            # The helper has signed for the seed: the server cannot choose which coordinates it
+            # gets.
+            identity = self.limits.helper_identity
             return mechanism.in_round(proved(membership.session, request.proof, identity))
         if self.drawn:
             return membership.mechanism(self.number, request.proof)
@@ -165,8 +167,8 @@ class Member:
             ledger.take(membership.session, step)
             ledger.accountant.compose(RoundEvent(membership.offer, frozenset({THIS_CLIENT})))
             ledger.save()
-        known = whether_known(terms, "randquant-directory" in self.files)
-        account = ledger.accountant.told()
+        known = peers_note(terms, "randquant-directory" in self.files)
+        account = ledger.accountant.summary()
         self.log(INFO, f"randquant: this client's answers so far: {account}{known}.")
 
     def encode(
@@ -190,9 +192,11 @@ class Member:
         if offer.buffers == "frozen" and whole:
             layout.check_frozen(old, new)
         update = layout.update(old if whole else None, new)
+        # Without the number an update is not shortened: 1.0 is the loss of a model that knows
+        # nothing.
         weights, relative_loss = layout.update(None, old), numbers.get(RELATIVE_LOSS, 1.0)
         vector = offer.preparation.vector(update, weights, relative_loss, numbers)
-        # A fresh secret key: an adversary who knew it could recompute the noise.
+        # A fresh secret key for each answer: who knew it could recompute the noise and take it off.
         return agreed.mechanism.encode(vector, Key.generate())
 
     def upload(self, agreed: AgreedUpload, payload: bytes) -> RoundMessage:
@@ -218,7 +222,7 @@ class Member:
         assert membership.helped is not None  # `upload` comes here only if there are terms
         key, _ = identity(self.files)
         message = proven_message if membership.helped.largest else masked_message
-        return message(membership.helped, self.number, codes, self.limits.of_helper, key)
+        return message(membership.helped, self.number, codes, self.limits.helper_identity, key)
 
     def answer(self, request: RoundMessage) -> RoundMessage:
         """Take a step of a round other than the upload; each step of a secure sum only once.
@@ -228,7 +232,8 @@ class Member:
         """
         if (step := request.step) == protocol.ADVERTISE:
             membership = self._advertised(request)
-            # Not recorded: each request gets new keys, and a server may ask any number of times.
+            # Not recorded as taken: each request gets new keys, which reveal nothing, so a server
+            # may ask any number of times.
             inbox = (
                 {} if membership.client is None else {self.number: membership.client.advertise()}
             )
@@ -248,7 +253,7 @@ class Member:
             ledger.save()
         Membership.forget(self.state)  # after a failed step the client has left the sum
         inbox = _after_advertising(membership.client, request)
-        if step != protocol.REVEAL:  # deleted secrets cannot be stolen
+        if step != protocol.REVEAL:  # after the last step its secrets stay deleted
             membership.remember(self.state)
         return RoundMessage(step, membership.session, inbox=inbox)
 
@@ -256,13 +261,14 @@ class Member:
         membership = Membership(request.session, request.offer, examples=self.examples)
         membership.check_same(self.state)
         offer = membership.offer
-        if request.terms or not offer.drawn:  # without secure aggregation only the seed is drawn
+        # Without secure aggregation this step only draws a seed.
+        if request.terms or not offer.needs_seed:
             terms = protocol.read_terms(request.terms, request.session, offer.size)
             keys = identity(self.files)
             client = Client(terms, self.number, *keys, self.limits.threshold)
             membership = replace(membership, client=client)
         self.charge(membership)  # checks only: no data are read before the upload
-        if offer.drawn != bool(request.commitment):
+        if offer.needs_seed != bool(request.commitment):
             raise ProtocolError(
                 "Expected the server's commitment to its part of a seed exactly where an offer "
                 f"needs one, for a subset of the coordinates, got {len(request.commitment)} bytes."
@@ -271,7 +277,7 @@ class Member:
             raise ProtocolError(
                 f"Expected a commitment in {HASH_BYTES} bytes, got {len(request.commitment)}."
             )
-        part = os.urandom(PART_BYTES) if offer.drawn else b""
+        part = os.urandom(PART_BYTES) if offer.needs_seed else b""
         return replace(membership, commitment=request.commitment, part=part)
 
 
@@ -280,10 +286,11 @@ def _helped(membership: Membership, text: str) -> HelperTerms:
 
     terms = HelperTerms.from_text(text)
     offered = hashlib.sha256(membership.text.encode()).digest()
-    # The helper counts epsilon by the offer in the terms: it must be the one that is answered.
+    # The helper counts epsilon by the offer in the terms: with a cheaper offer there, it would
+    # count less than this client answers.
     expected = (membership.session, membership.offer.size, offered)
     if (terms.session, terms.dimension, terms.offer) != expected:
-        # Session and hashes are a stranger's bytes, which a refusal does not echo.
+        # A refusal does not echo session and hashes, which are a stranger's bytes.
         raise ProtocolError(
             f"Expected terms of this round's offer of {membership.offer.size} codes, got terms of "
             f"{terms.dimension} codes or of another session or offer."
@@ -302,7 +309,7 @@ def _after_advertising(client: Client, request: RoundMessage) -> dict[int, bytes
 def refusal_reason(error: Exception) -> tuple[str, BaseException | None]:
     """Return the reason that the server may read, and an error that only this client's log has."""
     if isinstance(error, ProtocolError):
-        # Its sentence was written for the server: it has no data, and no stranger's words.
+        # Its sentence is written for the server: it has no data, and no stranger's words.
         return str(error), error.__cause__
     if isinstance(error, NothingToSend):
         return NO_UPDATE, error.__cause__

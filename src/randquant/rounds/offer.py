@@ -18,31 +18,33 @@ from randquant.privacy.accounting.release import Release
 from randquant.privacy.accounting.sampling import release_of
 from randquant.privacy.guarantee import Neighboring, Trust
 from randquant.rounds.parameter_free import squared_noise
+from randquant.rounds.parameter_layout import BUFFER_MODES, Buffers
 from randquant.rounds.preparation import UpdatePreparation
 from randquant.rounds.protocol import MAX_TEXT_CHARACTERS
-from randquant.rounds.trained import BUFFER_MODES, Buffers
 
 FORMAT = "randquant offer, version 1"
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A mechanism that a server asks its clients to use. It contains no secret.
+    """A mechanism that a server asks its clients to use, for updates of one model.
 
-    Its text, with the channel's certificate, is computed once, with the offer.
+    It contains no secret.
 
     Args:
         mechanism: protects the updates, by codes, under its trust and cohort.
         dimension: coordinates of the encoded vector: the update and the numbers sent with it.
         parts: names of the arrays that are trained, encoded and counted, in the model's order;
             empty for all of floating-point numbers other than running statistics.
-        buffers: treatment of running statistics: the model has none (`refuse`), clients leave them
-            unchanged (`frozen`), or the server has its own (`server`). They are never sent.
-        beside: numbers that a client sends in the vector of its update; None for none.
+        buffers: treatment of running statistics, which are never sent: the model has none
+            (`refuse`), clients leave them unchanged (`frozen`), or the server has its own
+            (`server`).
+        scalars: encodes the numbers that a client sends in the vector of its update; None if it
+            sends none.
         examples: fewest examples (patients) of a client, if the account protects one of them and
             updates are means of gradients that are clipped one by one; None to protect a client.
-        scaled: True if a client scales its update to clip_norm, even if it is shorter, for a server
-            whose steps need no rate.
+        scaled: True if a client scales even a shorter update up to clip_norm, for a server whose
+            steps need no rate.
 
     Raises:
         TypeError, ValueError: an argument is of the wrong kind or out of bounds.
@@ -60,7 +62,7 @@ class Offer:
     dimension: int
     parts: tuple[str, ...] = ()
     buffers: Buffers = "refuse"
-    beside: Alongside | None = None
+    scalars: Alongside | None = None
     examples: int | None = None
     scaled: bool = False
     _text: str = field(init=False, repr=False, compare=False)
@@ -83,14 +85,14 @@ class Offer:
                 "parts."
             )
         validate.choice("buffers", self.buffers, BUFFER_MODES)
-        if self.beside is not None:
-            validate.whole("dimension", self.of_model, low=1)
-            if self.beside.clip_norm != self.mechanism.clip_norm:
+        if self.scalars is not None:
+            validate.whole("dimension", self.update_dimension, low=1)
+            if self.scalars.clip_norm != self.mechanism.clip_norm:
                 raise ValueError(
                     f"Expected numbers in the mechanism's clip_norm {self.mechanism.clip_norm}, "
-                    f"got {self.beside.clip_norm}."
+                    f"got {self.scalars.clip_norm}."
                 )
-        # An offer that exists can be sent and accounted: else both calls raise ValueError. A
+        # Both calls are for their ValueErrors: an offer that exists can be sent and accounted. A
         # rotation has an upper limit, and not every mechanism has a bound for one example.
         self.mechanism.size(self.dimension)
         if self.examples is not None:
@@ -101,11 +103,12 @@ class Offer:
                 "Expected updates scaled to clip_norm, of clients as a whole, got single examples "
                 "or no clip_norm: take a server's step with a rate, such as FedAvg()."
             )
+        # Once, with the offer: certifying a channel may take seconds.
         object.__setattr__(self, "_text", self._to_json())
 
     @property
     def largest(self) -> int:
-        """A client's largest code."""
+        """The largest code that a client can send."""
         # The seed of a round chooses coordinates, and changes no code: any seed will do.
         coding = self.mechanism.in_round(0).coding
         assert coding is not None
@@ -113,23 +116,21 @@ class Offer:
 
     @property
     def plain_bytes(self) -> int:
-        """Bytes of an update as plain codes, without masks."""
+        # Of an update's codes without masks. As in `largest`, any seed will do.
         return self.mechanism.in_round(0).payload_bytes(self.dimension)
 
     @property
-    def of_model(self) -> int:
-        """Coordinates of an update, without the numbers sent with it."""
-        return self.dimension - (0 if self.beside is None else self.beside.extra)
+    def update_dimension(self) -> int:
+        return self.dimension - (0 if self.scalars is None else self.scalars.extra)
 
     @property
     def size(self) -> int:
-        """Codes sent for an update."""
+        # In codes: a rotation pads an update, and a subset of its coordinates has fewer.
         return self.mechanism.size(self.dimension)
 
     @property
-    def drawn(self) -> bool:
-        """True if each round needs a seed, which server and clients draw together."""
-        # Mechanisms that use no seed are equal under any two.
+    def needs_seed(self) -> bool:
+        # Of each round. Mechanisms that use none are equal under any two seeds.
         return self.mechanism.in_round(0) != self.mechanism.in_round(1)
 
     @property
@@ -137,24 +138,23 @@ class Offer:
         """A client's scaling and joining of an update before it encodes it."""
         mechanism, length, noise = self.mechanism, None, 0.0
         if self.scaled and (length := mechanism.clip_norm) is not None:
-            # The noise with the fewest clients: how many take part is the server's word alone.
+            # The noise with the fewest clients: for more there is only the server's word.
             noise = squared_noise(mechanism, self.dimension, mechanism.cohort, length)
-        return UpdatePreparation(length, noise, self.beside)
+        return UpdatePreparation(length, noise, self.scalars)
 
-    def bits(self, clients: int) -> int:
-        """Return the fewest bits of the modulus of a sum over `clients` clients."""
+    def sum_bits(self, clients: int) -> int:
+        # Of the smallest modulus with which a sum over these clients does not wrap around.
         return self.mechanism.sum_bits(self.dimension, clients)
 
     def release(self, rounds: int, neighboring: Neighboring, trust: Trust) -> Release:
         """Return the release of `rounds` answers for an account under `trust`.
 
-        An account under `aggregate` trust composes an offer of local trust as a sum of one client:
-        the server sees its codes one by one. An account under `local` trust composes every offer
-        so, even one for a sum.
+        An offer of local trust is always composed as a sum of one client, since the server sees
+        each client's codes. Under `local` trust an offer for a sum is composed in the same way.
         """
         release = release_of(
             self.mechanism, self.dimension, rounds, neighboring,
-            examples=self.examples, numbers=self.beside is not None,
+            examples=self.examples, numbers=self.scalars is not None,
         )  # fmt: skip
         if release is None:
             raise ValueError(f"Expected a mechanism with a guarantee, got {self.mechanism!r}.")
@@ -163,7 +163,8 @@ class Offer:
     def for_unit(self, examples: int | None) -> Offer:
         """Return the same offer, accounted for one of a client's examples, or for all its data.
 
-        A mean of single examples' gradients must not be scaled up: each would count for more.
+        For one example updates are no longer scaled: in a mean of clipped gradients that is scaled
+        up, each example would count for more than its clipping allows.
 
         Args:
             examples: fewest examples of a client; None for all its data.
@@ -176,15 +177,18 @@ class Offer:
         return replace(self, examples=examples, scaled=self.scaled and examples is None)
 
     def to_text(self) -> str:
-        """Return JSON: the mechanism, a channel with its certificate, and the other fields."""
+        """Return the offer as JSON, with the certificate of its channel.
+
+        Equal offers have equal texts: helpers and stores know an offer by its text's digest.
+        """
         return self._text
 
     def _to_json(self) -> str:
         size = {"format": FORMAT, "dimension": self.dimension, "examples": self.examples}
         trained = {"parts": self.parts, "buffers": self.buffers, "scaled": self.scaled}
-        numbers = {} if self.beside is None else {"beside": _numbers_record(self.beside)}
+        numbers = {} if self.scalars is None else {"beside": _scalars_record(self.scalars)}
         fields = {**self.mechanism.record(), **size, **trained, **numbers}
-        # Sorted: equal offers have equal texts, by whose digests helpers and stores know them.
+        # Sorted, so that the text does not depend on the order in which fields were filled in.
         return json.dumps(to_json(fields), sort_keys=True)
 
     @staticmethod
@@ -207,20 +211,19 @@ class Offer:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the offer: 64 hexadecimal characters."""
         return hashlib.sha256(self._text.encode()).hexdigest()
 
 
-def _numbers_record(encoder: Alongside) -> dict[str, Any]:
+def _scalars_record(scalars: Alongside) -> dict[str, Any]:
     # Without the norm, which is the mechanism's.
     return {
-        "numbers": [[n.name, n.low, n.high, n.share] for n in encoder.numbers],
-        "weight": encoder.weight,
+        "numbers": [[n.name, n.low, n.high, n.share] for n in scalars.numbers],
+        "weight": scalars.weight,
     }
 
 
-def _read_numbers(record: Mapping[str, Any], mechanism: UpdateMechanism) -> Alongside:
-    # Undo `_numbers_record`; a TypeError or ValueError of any kind refuses the offer.
+def _read_scalars(record: Mapping[str, Any], mechanism: UpdateMechanism) -> Alongside:
+    # Invert `_scalars_record`; a TypeError or ValueError of any kind refuses the offer.
     if mechanism.clip_norm is None or record.keys() != {"numbers", "weight"}:
         raise ValueError("a clipped update cannot carry its numbers")
     numbers = tuple(Number(*fields) for fields in record["numbers"])
@@ -235,17 +238,19 @@ def _read(text: str) -> Offer:
     if record.pop("format") != FORMAT:
         raise ValueError(f"its format is not {FORMAT!r}")
     fields = {name: record.pop(name) for name in ("dimension", "buffers", "examples", "scaled")}
+    # "beside" is a name on the wire: clients with another version of this package read it too.
     parts, numbers = record.pop("parts"), record.pop("beside", None)
     if not isinstance(parts, list):
         raise ValueError("its parts are not a list of names")
     # Bounded: a stranger must not choose a channel whose certificate takes hours.
     mechanism = from_record(record, "in an offer", bounded=True)
-    beside = None if numbers is None else _read_numbers(numbers, mechanism)
-    return Offer(mechanism, parts=tuple(parts), beside=beside, **fields)
+    scalars = None if numbers is None else _read_scalars(numbers, mechanism)
+    return Offer(mechanism, parts=tuple(parts), scalars=scalars, **fields)
 
 
 def _deployable(mechanism: UpdateMechanism) -> bool:
-    # True if it sends codes that are sampled exactly; baselines draw floating-point noise.
+    # True if it sends codes that are sampled exactly. Baselines draw floating-point noise, whose
+    # lowest bits reveal more than their guarantee says (Mironov 2012).
     if mechanism.channel is not None:
         return True
     if mechanism.in_round(0).coding is None:

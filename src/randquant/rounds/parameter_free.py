@@ -13,22 +13,29 @@ import numpy as np
 if TYPE_CHECKING:
     from randquant.aggregation.mechanism import UpdateMechanism
 
-REACH_OF_CLASSES, REACH_OF_NUMBERS = 4.0, 1.0
-"""Length of the sum of all first steps, in lengths of an initialisation, if all means were one
-update and had no noise. Weights of any length can separate classes, so these steps may reach far;
-where numbers are predicted, noise that was carried too far costs most. Chosen on simulated tasks,
+CLASSES_REACH_LENGTHS, NUMBERS_REACH_LENGTHS = 4.0, 1.0
+"""Distance that all steps would cover together if all means were one update and had no noise, in
+lengths of an initialisation, by what the model predicts. Weights of any length can separate
+classes, so there steps may reach far; where numbers are predicted, noise that was carried too far
+costs most. With half or twice of it steps begin half or twice as long. Chosen on simulated tasks,
 like all constants here (docs/theory/untuned.md, "Where the constants are from")."""
 
 Predicts = Literal["classes", "numbers"]
-REACH: Mapping[Predicts, float] = {"classes": REACH_OF_CLASSES, "numbers": REACH_OF_NUMBERS}
+REACH_LENGTHS: Mapping[Predicts, float] = {
+    "classes": CLASSES_REACH_LENGTHS,
+    "numbers": NUMBERS_REACH_LENGTHS,
+}
 
 MAX_LOG_GROWTH, MAX_LOG_STEP, AGREEMENT_SCALE = 6.0, 0.2, 0.3
-"""Most that the logarithm of the step size changes in a whole run and in one round, and the
-agreement at which a round without noise changes it by 0.7 times that."""
+"""Largest change of the logarithm of the step size in a whole run and in one round, and the
+agreement at which a round without noise changes it by 0.7 times that. With half the first, steps
+can grow 20-fold in a run instead of 400-fold; with twice the second, one mean can change them by
+half."""
 
 SHRINKING_SHARE = 0.5
-"""Share of the rounds, at the end of a run, in which steps shrink, to nothing after the last: so
-that the last rounds average the noise. With twice of it steps shrink from the first round on."""
+"""Share of the rounds, at the end of a run, in which steps shrink to nothing, so that the last
+rounds average the noise. With twice of it steps shrink from the first round on; with half of it
+fewer rounds average the noise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +55,9 @@ class ParameterFreeStep:
         shapes: of the trained parameters, in the model's order.
         rounds: T, as declared.
         scale: what a mean of equal updates of clip_norm decodes to.
-        deviation: s; None if the mechanism does not know it: then each mean counts as noise only.
-        reach: REACH_OF_CLASSES or REACH_OF_NUMBERS, by what the model predicts.
+        deviation: s; None if the mechanism does not know it: then each mean is taken for noise
+            alone, which makes steps short.
+        reach: one of REACH_LENGTHS, by what the model predicts.
 
     Guarantees:
         A step depends on shapes, settings, and the means of this and past rounds only: it is
@@ -69,7 +77,7 @@ class ParameterFreeStep:
     rounds: int
     scale: float
     deviation: float | None = None
-    reach: float = REACH_OF_CLASSES
+    reach: float = CLASSES_REACH_LENGTHS
 
     @classmethod
     def for_mechanism(
@@ -88,18 +96,17 @@ class ParameterFreeStep:
             mechanism: with a clip_norm.
             shapes: of the trained parameters.
             extra: coordinates of the numbers that are sent with an update.
-            clients: how many clients a mean is of.
+            clients: number of clients that a mean is of.
             rounds: of the whole run, as declared.
             predicts: what the model predicts.
         """
         norm, dimension = mechanism.clip_norm, sum(map(math.prod, shapes)) + extra
         assert norm is not None
         scale, noise = scale_and_noise(mechanism, dimension, clients, norm)
-        return cls(shapes, rounds, scale, noise, REACH[predicts])
+        return cls(shapes, rounds, scale, noise, REACH_LENGTHS[predicts])
 
     @property
     def dimension(self) -> int:
-        """Coordinates of an update."""
         return sum(math.prod(shape) for shape in self.shapes)
 
     def init(self) -> Mapping[str, Any]:
@@ -120,7 +127,7 @@ class ParameterFreeStep:
             state = {"start": parameters.copy(), "size": size, "round": 0, "agreement": 0.0}
         displacement = weights - state["start"]
         distance = _norm(displacement)
-        # Before the first step there is no direction to agree with.
+        # At the start there is no direction yet that a mean could agree with.
         agreement = float(np.sum(direction * displacement)) / distance if distance else 0.0
         growth = min(MAX_LOG_GROWTH / self.rounds, MAX_LOG_STEP)
         change = growth * agreement / math.sqrt(AGREEMENT_SCALE**2 + agreement**2 + noise**2)
@@ -140,7 +147,7 @@ def scale_and_noise(
     Args:
         mechanism: decodes the mean.
         dimension: of an update and the numbers sent with it.
-        clients: how many clients the mean is of.
+        clients: number of clients that the mean is of.
         norm: of their updates.
 
     Returns:
@@ -154,7 +161,7 @@ def scale_and_noise(
 
 
 def squared_noise(mechanism: UpdateMechanism, dimension: int, clients: int, norm: float) -> float:
-    """Return the mean's squared length of noise as a share of norm^2; inf where it is not known.
+    """Return the squared length of the mean's noise as a share of norm^2; inf if it is not known.
 
     The arguments are those of `scale_and_noise`.
     """
@@ -163,7 +170,7 @@ def squared_noise(mechanism: UpdateMechanism, dimension: int, clients: int, norm
 
 
 def usual_length(shapes: Sequence[tuple[int, ...]]) -> float:
-    """Return the length of an initialisation as torch's linear layers have it, by public shapes.
+    """Return the length of an initialisation by torch's linear layers, from the public shapes.
 
     Uniform weights between -1/sqrt(f) and 1/sqrt(f), with f inputs, have mean square 1/(3f). A
     vector belongs to the matrix before it.

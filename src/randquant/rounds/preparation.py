@@ -15,17 +15,19 @@ NO_NUMBERS: Mapping[str, float] = {}
 
 @dataclass(frozen=True, slots=True)
 class UpdatePreparation:
-    """A client's scaling and joining of an update before its mechanism clips and encodes it.
+    """A client's work on an update before its mechanism clips and encodes it.
+
+    The update is scaled, shortened, and joined with the numbers that are sent with it.
 
     Attributes:
-        length: L2 norm that updates are scaled to, for a server's steps without a rate; None not
-            to scale them.
+        length: L2 norm that updates are scaled to, for a server's steps without a rate; None if
+            they are not scaled.
         noise: squared length of the noise in the mean update, as a share of `length` squared; inf
             if it is not known.
-        alongside: appends the numbers that are sent with an update; None without numbers.
+        scalars: appends the numbers that are sent with an update; None if none are.
 
     Guarantees:
-        Nothing of this costs privacy: a mechanism's guarantee holds for whatever it is given
+        It costs no privacy: a mechanism clips what it gets, and its guarantee holds for any vector
         (`docs/theory/untuned.md`, Propositions 1 and 2; `docs/theory/alongside.md`, Proposition 1).
 
     Example:
@@ -36,12 +38,11 @@ class UpdatePreparation:
 
     length: float | None = None
     noise: float = 0.0
-    alongside: Alongside | None = None
+    scalars: Alongside | None = None
 
     @property
     def extra(self) -> int:
-        """Coordinates of the numbers that are sent with an update."""
-        return 0 if self.alongside is None else self.alongside.extra
+        return 0 if self.scalars is None else self.scalars.extra
 
     def vector(
         self,
@@ -57,7 +58,7 @@ class UpdatePreparation:
             weights: (d,) float32, at which the update was computed.
             relative_loss: the client's loss at these weights, as a share of the loss of a model
                 that gives all classes the same probability; 1.0 if that is not known.
-            numbers: the client's, by name; only those of `alongside` are sent.
+            numbers: the client's, by name; only those of `scalars` are sent.
 
         Raises:
             ValueError: the update is not finite, or a number is missing or NaN.
@@ -65,4 +66,4 @@ class UpdatePreparation:
         if self.length is not None:
             scaled = scale_to_norm(update, self.length)
             update = shorten(scaled, weights, relative_loss, self.noise)
-        return update if self.alongside is None else self.alongside.joined(update, numbers)
+        return update if self.scalars is None else self.scalars.joined(update, numbers)

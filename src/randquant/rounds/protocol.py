@@ -16,7 +16,13 @@ from randquant.secure_sums.secagg.terms import MAX_CLIENTS, MAX_NEIGHBOURS, Prot
 if TYPE_CHECKING:
     from randquant.aggregation.mechanism import UpdateMechanism
 
-ADVERTISE, SHARE, UPLOAD, CONFIRM, REVEAL = "advertise", "share", "upload", "confirm", "reveal"
+# Steps of a secure sum among clients, in this order. A round without secure aggregation has
+# `UPLOAD` alone, after `ADVERTISE` if a seed is drawn; a round with a helper has `UPLOAD` alone.
+ADVERTISE = "advertise"  # clients send fresh public keys, and their parts of a seed
+SHARE = "share"  # each seals shares of its secrets for its neighbours
+UPLOAD = "upload"  # each trains, and sends its codes, masked in a secure sum
+CONFIRM = "confirm"  # survivors confirm to each other whose codes are in the sum
+REVEAL = "reveal"  # they reveal the shares that remove the masks
 STEPS = (ADVERTISE, SHARE, UPLOAD, CONFIRM, REVEAL)
 
 SESSION_BYTES = 16
@@ -76,7 +82,7 @@ class RoundMessage:
     @classmethod
     def read(cls, head: Mapping[str, Any], **others: Any) -> RoundMessage:
         """Undo `head`; ProtocolError if the fields, which may be a stranger's, are invalid."""
-        # Every refusal below says types and lengths only: the content is a stranger's.
+        # Every refusal below shows types and lengths only: the content is a stranger's.
         known = {name: head[name] for name in HEAD_FIELDS if name in head}
         step, session = known.get("step"), known.get("session")
         if not (isinstance(step, str) and isinstance(session, bytes) and session):
@@ -84,12 +90,15 @@ class RoundMessage:
                 f"Expected a step in text and a session in bytes, got {_kinds(step, session)}."
             )
         if step not in STEPS:
-            raise ProtocolError(f"Expected one of the steps {', '.join(STEPS)}, got another step.")
+            raise ProtocolError(
+                f"Expected one of the steps {', '.join(STEPS)}, got a name of {len(step)} "
+                "characters that is not among them."
+            )
         if len(session) > MAX_SESSION_BYTES:
             raise ProtocolError(
                 f"Expected a session of {MAX_SESSION_BYTES} bytes at most, got {len(session)}."
             )
-        # Lengths are checked before anything is parsed or kept.
+        # Before anything is parsed or kept: a stranger's text must not fill the memory.
         texts = [known.get(name, "") for name in ("offer", "terms")]
         if not all(isinstance(text, str) for text in texts):
             raise ProtocolError(f"Expected an offer and terms in text, got {_kinds(*texts)}.")
@@ -130,7 +139,7 @@ class RoundMessage:
 
 
 def _kinds(*values: object) -> str:
-    # Types and lengths, as in "str of 5, int": never the content, which a stranger wrote.
+    # Types and lengths, as in "str of 5, int", and never the content, which a stranger wrote.
     sized = (str, bytes, list)
     return ", ".join(
         type(value).__name__ + (f" of {len(value)}" if isinstance(value, sized) else "")
@@ -144,6 +153,7 @@ HEAD_FIELDS = tuple(field.name for field in fields(RoundMessage))[:8]
 
 def read_inbox(messages: Mapping[str, Any]) -> dict[int, bytes]:
     """Return messages by client number; ProtocolError if a number or a message is invalid."""
+    # The count first: nothing is converted of a flood of messages.
     if len(messages) > MAX_NEIGHBOURS + 1:
         most = MAX_NEIGHBOURS + 1
         raise ProtocolError(f"Expected {most} messages at most, got {len(messages)}.")
@@ -162,7 +172,7 @@ def client_number(text: object) -> int:
 
 
 def terms_text(terms: Terms) -> str:
-    """Return the terms as text, without session and size: message and offer have these."""
+    """Return the terms as JSON, without session and size, which message and offer have."""
     names = ("clients", "bits", "least", "neighbours", "threshold")
     return json.dumps({name: getattr(terms, name) for name in names})
 
@@ -172,7 +182,7 @@ def read_terms(text: str, session: bytes, size: int) -> Terms:
         record = json.loads(text)
         return Terms(session, tuple(record.pop("clients")), size, **record)
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
-        # The reason, which may quote the text, is the cause: only this client's log has it.
+        # The cause, which may quote the text, is shown in this client's log only.
         raise ProtocolError(
             f"Expected the terms of a secure sum, got {len(text)} characters that are not."
         ) from error
@@ -182,7 +192,7 @@ def addressed(
     mechanism: UpdateMechanism, payload: bytes, session: bytes, client: int, size: int
 ) -> bytes:
     """Return a payload with session and client in its format, as it is sent without masks."""
-    # So nobody can send it again in another round, or as another client's, without being noticed.
+    # So that a copy of it is refused in another round, and as another client's.
     assert mechanism.coding is not None  # Offer accepts only mechanisms that send codes
     codes = wire.unpack(mechanism.coding, payload, size)
     return wire.pack(upload_format(mechanism, session, client), codes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from logging import ERROR, INFO
+from typing import Any
 
 import numpy as np
 
@@ -15,9 +16,9 @@ from randquant.planning.privacy import CLIP_NORM, Privacy
 from randquant.rounds.accountant import RoundEvent, RunAccountant
 from randquant.rounds.history import History, Measured, RoundRow
 from randquant.rounds.offer import Offer
+from randquant.rounds.parameter_layout import Arrays, Buffers, Layout
 from randquant.rounds.store import ServerStore, StoredRounds
 from randquant.rounds.sums import Log, RoundSum
-from randquant.rounds.trained import Arrays, Buffers, Layout
 from randquant.rounds.untuned import START, UntunedSteps
 
 MODEL_PREFIX, MOMENTS_PREFIX, RUN_PREFIX = "model/", "moments/", "run/"
@@ -39,15 +40,15 @@ class ServerRun:
         mechanism: protects the updates.
         accountant: with no rounds counted yet.
         log: takes a level of `logging` and a line.
-        alongside: encodes the numbers that clients send with their updates; None if they send none.
-        patience: failed rounds in a row that end the run. With twice as many a broken run goes on
-            for longer, and its clients are charged for each round; with 1 a single loss of the
-            network ends it.
+        scalars: encodes the numbers that clients send with their updates; None if they send none.
+        patience: number of failed rounds in a row that ends the run. With twice as many a broken
+            run goes on for longer, and its clients are charged for each round; with 1 a single loss
+            of the network ends it.
         untuned: steps without a learning rate; None if the engine steps with the mean.
         store: the run's file; None keeps the run in memory only.
 
     Attributes:
-        done: how many rounds are over, those before a restart included.
+        done: number of rounds that are over, those before a restart included.
         stopped: why training is over; empty while it goes on.
         history: all rounds, failed ones included.
         numbers: released with the last mean, by name.
@@ -61,13 +62,13 @@ class ServerRun:
         mechanism: UpdateMechanism,
         accountant: RunAccountant,
         log: Log,
-        alongside: Alongside | None = None,
+        scalars: Alongside | None = None,
         patience: int = 3,
         untuned: UntunedSteps | None = None,
         store: ServerStore | None = None,
     ) -> None:
         self.store = store
-        self.mechanism, self.accountant, self.alongside = mechanism, accountant, alongside
+        self.mechanism, self.accountant, self.scalars = mechanism, accountant, scalars
         self.untuned = untuned
         if untuned is not None and mechanism.clip_norm is None:
             raise ValueError(
@@ -90,18 +91,18 @@ class ServerRun:
             self.untuned.restore({}, None)
 
     def offer(self, layout: Layout, buffers: Buffers, examples: int | None = None) -> Offer:
-        extra = 0 if self.alongside is None else self.alongside.extra
-        # An update of clipped gradients must not be scaled up, so offers for one example never are.
+        extra = 0 if self.scalars is None else self.scalars.extra
+        # Offers for one example are never scaled: in a mean of clipped gradients that is scaled up,
+        # each example would count for more than its clipping allows.
         return Offer(
-            self.mechanism, layout.dimension + extra, layout.parts, buffers, self.alongside,
+            self.mechanism, layout.dimension + extra, layout.parts, buffers, self.scalars,
             examples, scaled=self.untuned is not None and examples is None,
         )  # fmt: skip
 
     def eligible(self, offer: Offer, connected: Iterable[int]) -> list[int]:
         """Return the connected clients that one more answer keeps within the limit."""
         connected = list(connected)
-        # A new number may be a known client that has reconnected: first it inherits the largest
-        # account, then the limit is checked.
+        # Before the limit is checked: a new number inherits the largest counts.
         self.accountant.meet(connected)
         if self.accountant.max_epsilon is None:
             return connected
@@ -121,7 +122,7 @@ class ServerRun:
         Args:
             number: of the round, 1 for the first.
             offer: of the round.
-            clients: who is asked.
+            clients: those that are asked.
             initial: returns the model and moments that a run begins with.
             step_name: of the rule that steps with the mean.
         """
@@ -149,8 +150,9 @@ class ServerRun:
         It also keeps the numbers that were released with the mean.
         """
         mean = round_sum.mean()
-        if self.alongside is not None:
-            mean, self.numbers = self.alongside.parted(mean)
+        # All from here on is a function of the released mean: post-processing, which costs nothing.
+        if self.scalars is not None:
+            mean, self.numbers = self.scalars.parted(mean)
         if self.untuned is None:
             return mean
         offer, clients = round_sum.offer, round_sum.clients
@@ -159,13 +161,13 @@ class ServerRun:
     def numbers_with_noise(self, offer: Offer, clients: int) -> dict[str, float]:
         """Return and log the last numbers, each with the standard deviation of its noise."""
         numbers: dict[str, float] = {}
-        if self.alongside is None:
+        if self.scalars is None:
             return numbers
         coordinate = offer.mechanism.expected_error(offer.dimension).deviation(clients)
         for name, value in self.numbers.items():
             numbers[name] = value
             # A number without its noise would be read as exact.
-            numbers[f"{name}_deviation"] = noise = self.alongside.deviation(name, coordinate)
+            numbers[f"{name}_deviation"] = noise = self.scalars.deviation(name, coordinate)
             line = f"randquant: {name} {value:.4g}, noise of standard deviation {noise:.2g}."
             self._log(INFO, line)
         return numbers
@@ -173,7 +175,7 @@ class ServerRun:
     def succeeded(
         self,
         number: int,
-        asked: int,
+        requested: int,
         clients: int,
         sizes: Mapping[str, int],
         after: ModelAndMoments,
@@ -182,8 +184,8 @@ class ServerRun:
 
         Args:
             number: of the round.
-            asked: how many clients were asked.
-            clients: how many are in the mean.
+            requested: number of clients that were asked for an update.
+            clients: number of clients in the mean.
             sizes: fields of `RoundRow` in bytes, by name.
             after: the model and moments after the round.
         """
@@ -191,14 +193,14 @@ class ServerRun:
         if self.untuned is not None:
             # Before `record`: the state on disk must be that after this round, like the model.
             self.untuned.keep_step()
-        row = self._note(number, asked, asked - clients, sizes)
+        row = self._note(number, requested, requested - clients, sizes)
         if self.store is not None:
             untuned = {} if self.untuned is None else self.untuned.record()
             progress = {"rounds": number, "untuned": untuned}
             self.store.commit(row, progress, self._arrays(*after))
         return row
 
-    def failed(self, number: int, asked: int, error: Exception) -> None:
+    def failed(self, number: int, requested: int, error: Exception) -> None:
         """Record a failed round.
 
         Raises:
@@ -207,7 +209,7 @@ class ServerRun:
         self._log(ERROR, f"randquant: round {number} failed, the model is as before: {error}")
         self._failures += 1
         # Its cost stays in the account: clients may have answered before it failed.
-        row = self._note(number, asked, asked, {}, str(error))
+        row = self._note(number, requested, requested, {}, str(error))
         # A run whose first round failed before anybody was asked has no file: `charge` writes the
         # history into it when it creates it.
         if self.store is not None and self.store.exists():
@@ -234,12 +236,12 @@ class ServerRun:
             return None
         stored = self.store.read()
         # The digest covers mechanism, dimension and trained arrays; what is not trained is compared
-        # by name, shape and dtype. Which of them differs cannot be read off two digests.
-        same = stored.run == {"offer": offer.digest, "step": step_name}
-        if not same or _kinds(_named(stored, MODEL_PREFIX)) != _kinds(model):
+        # by name, shape and dtype.
+        run, arrays = {"offer": offer.digest, "step": step_name}, _named(stored, MODEL_PREFIX)
+        if stored.run != run or _kinds(arrays) != _kinds(model):
             raise ValueError(
-                f"Expected {self.store.path} to be of this mechanism, model and step, got another "
-                "run's: choose another folder."
+                f"Expected {self.store.path} to be of this mechanism, model and step, "
+                f"{_kept(run, model)}, got {_kept(stored.run, arrays)}: choose another folder."
             )
         return stored
 
@@ -266,9 +268,8 @@ class ServerRun:
         return {kind + name: a for kind, arrays in parts.items() for name, a in arrays.items()}
 
     @property
-    def names(self) -> list[str]:
-        # Those that clients send with their updates.
-        return [] if self.alongside is None else [n.name for n in self.alongside.numbers]
+    def scalar_names(self) -> list[str]:
+        return [] if self.scalars is None else [n.name for n in self.scalars.numbers]
 
     def outcome(self, title: str, measured: Measured) -> History:
         """Return the run for a report, with the server's own evaluation."""
@@ -280,18 +281,18 @@ class ServerRun:
         )  # fmt: skip
 
     def _hostile(self) -> str:
-        # Of those in the mean: clients that have dropped out do not dilute a hostile one.
-        means = [row.asked - row.dropped for row in self.history if not row.failed]
-        if self._offer is None or not means:
+        # By the clients in the mean: those that have dropped out do not dilute a hostile one.
+        summed = [row.asked - row.dropped for row in self.history if not row.failed]
+        if self._offer is None or not summed:
             return ""
-        return one_client(self._offer.mechanism, self._offer.dimension, means[-1])
+        return one_client(self._offer.mechanism, self._offer.dimension, summed[-1])
 
     def _note(
-        self, number: int, asked: int, dropped: int, sizes: Mapping[str, int], why: str = ""
+        self, number: int, requested: int, dropped: int, sizes: Mapping[str, int], reason: str = ""
     ) -> RoundRow:
-        # Of the account, so with the rounds that failed.
+        # Of the whole account: a failed round has cost its clients the same.
         epsilon = self.accountant.get_epsilon(self.accountant.delta)
-        row = RoundRow(number, epsilon, asked, dropped, **sizes, failed=why)
+        row = RoundRow(number, epsilon, requested, dropped, **sizes, failed=reason)
         self.history.append(row)
         self._log(INFO, f"randquant: {row.line()}.")
         return row
@@ -302,24 +303,30 @@ def _named(stored: StoredRounds, prefix: str) -> dict[str, np.ndarray]:
     return {name.removeprefix(prefix): a for name, a in arrays if name.startswith(prefix)}
 
 
+def _kept(run: Mapping[str, Any], model: Arrays) -> str:
+    offer, step = str(run.get("offer"))[:16], run.get("step")
+    return f"offer {offer}..., step {step!r} and {len(model)} arrays"
+
+
 def _kinds(model: Arrays) -> list[tuple[str, np.dtype, tuple[int, ...]]]:
     return [(name, array.dtype, array.shape) for name, array in model.items()]
 
 
-def alongside_numbers(mechanism: UpdateMechanism, privacy: Privacy) -> Alongside | None:
-    """Return the encoder of the numbers that settings send with an update; None without any.
+def scalar_encoder(mechanism: UpdateMechanism, privacy: Privacy) -> Alongside | None:
+    """Return the encoder of the numbers that settings send with an update; None if there are none.
 
     Raises:
         ValueError: the mechanism does not clip whole updates, or it decides a setting itself.
     """
     # A mechanism has these settings already: to ignore what a user set would mislead them about
     # what protects their clients.
-    fixed = (privacy.unit, privacy.sampling, privacy.bits, privacy.clip_norm,
-             privacy.coordinates, privacy.max_participations, privacy.spent)  # fmt: skip
-    if fixed != ("client", "fixed", "auto", CLIP_NORM, None, None, None):
+    usual = {"unit": "client", "sampling": "fixed", "bits": "auto", "clip_norm": CLIP_NORM,
+             "coordinates": None, "max_participations": None, "spent": None}  # fmt: skip
+    changed = [name for name, value in usual.items() if getattr(privacy, name) != value]
+    if changed:
         raise ValueError(
             "Expected privacy of what a mechanism leaves open (neighboring, numbers, weighted_by), "
-            "got other settings too: for_target plans a mechanism for them."
+            f"got a value for {', '.join(changed)} too: for_target plans a mechanism for it."
         )
     if not privacy.numbers and privacy.weighted_by is None:
         return None

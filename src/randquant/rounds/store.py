@@ -1,8 +1,8 @@
 """The store of one party of a run, in one SQLite file: records by name, rounds in order, arrays.
 
 After a loss of power SQLite has every transaction that was committed, and nothing of any other.
-Against changes from outside each record has a checksum; where records follow each other, each
-checksum covers the one before.
+Each record has a checksum, which reveals changes from outside; where records follow each other,
+each checksum covers the one before.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Store:
         return Database(self.path, TABLES, VERSION, self.kind, keeps_deleted=True)
 
     def exists(self) -> bool:
-        """Return whether there is a file, which may be damaged."""
+        # True of a damaged file too: its run has spent epsilon, so none may begin in its place.
         return exists(self.path)
 
     def create(self, fill: Callable[[Contents], object]) -> None:
@@ -89,7 +89,7 @@ class Store:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Contents]:
-        """Read the file at one moment, while others may write to it."""
+        # One transaction: all that is read is of one moment, while others may write to the file.
         try:
             with self._database.reading() as database:
                 names = "SELECT name FROM records UNION SELECT name FROM states"
@@ -119,17 +119,21 @@ class Contents:
     database: sqlite3.Connection
 
     def has(self, name: str) -> bool:
-        """Return whether there is a record of that name."""
         return self._text(name) is not None
 
     def record(self, name: str, before: str = "", advice: str = RESTORE) -> dict[str, Any]:
-        """Return a record that was written with that `before`; `advice` is for its error."""
         return self.sealed(name, before, advice)[0]
 
     def sealed(
         self, name: str, before: str = "", advice: str = RESTORE
     ) -> tuple[dict[str, Any], str]:
-        """Return a record and its checksum."""
+        """Return a record and its checksum.
+
+        Args:
+            name: of the record.
+            before: as it was passed to `write`.
+            advice: what to do if the record is missing or damaged, for the error's message.
+        """
         content, what, path = self._text(name), self.store.records[name], self.store.path
         if content is None:
             raise ValueError(f"Expected {what} in {path}, found none: no record {name!r}. {advice}")
@@ -146,7 +150,6 @@ class Contents:
         self.database.execute("REPLACE INTO records VALUES (?, ?)", row)
 
     def delete(self, name: str) -> None:
-        """Delete a record, if there is one of that name."""
         self.database.execute("DELETE FROM records WHERE name = ?", [name])
 
     def rounds(self, first: str) -> Iterator[tuple[dict[str, Any], str]]:
@@ -204,7 +207,7 @@ class Contents:
         """Write all rounds again; `first` is the checksum that the first of them follows."""
         (before,) = self.database.execute("SELECT COUNT(*) FROM rounds").fetchone()
         if len(rounds) < before:
-            # A round that was sent is never forgotten.
+            # A round whose requests were sent may have been answered: its cost is never forgotten.
             raise ValueError(f"Expected {before} rounds or more, got {len(rounds)}.")
         self.database.execute("DELETE FROM rounds")
         self.append(rounds, first)
@@ -218,10 +221,10 @@ class Contents:
 
     def write_state(self, name: str, content: bytes) -> None:
         """Write a state, replacing the one of that name."""
-        # The new parts first, into free pages: SQLite need not save those for a rollback, which
-        # would write the state a second time. Only then the old parts are deleted.
+        # The new parts first, into free pages: SQLite need not save free pages for a rollback,
+        # which would write the state a second time. Only then the old parts are deleted.
         (last,) = self.database.execute("SELECT COALESCE(MAX(part), 0) FROM states").fetchone()
-        view = memoryview(content)  # parts of a large model without copies
+        view = memoryview(content)  # slices of it copy no part of a large model
         self.database.executemany(
             "INSERT INTO states (name, content) VALUES (?, ?)",
             (
@@ -245,6 +248,7 @@ def _sealed(record: Any, before: str) -> tuple[str, str]:
     return json.dumps(data, allow_nan=False), data[CHECKSUM]
 
 
+# In the order in which `ServerStore.read` takes them. The names are on users' disks.
 SERVER_RECORDS = {
     "run": "the run's settings",
     "asked": "the account of the rounds that were asked for",
@@ -259,7 +263,7 @@ class StoredRounds:
     Attributes:
         run: digest of its offer and name of its step, as they were when it began.
         account: `RunAccountant.state_dict` of all rounds that were asked for, the last included.
-        rounds_over: how many rounds came before that one, failed ones included.
+        rounds_over: number of rounds before that one, failed ones included.
         progress: as passed to `ServerStore.commit` after the last successful round.
         history: all rounds, failed ones included.
         arrays: the model after the last successful round, and its optimizer's arrays.
@@ -290,7 +294,6 @@ class ServerStore:
         self._store = Store(path, "the state of a run", SERVER_RECORDS, ("model",))
 
     def exists(self) -> bool:
-        """Return whether there is a file, which may be damaged."""
         return self._store.exists()
 
     def create(
@@ -314,7 +317,7 @@ class ServerStore:
 
         def fill(contents: Contents) -> None:
             contents.write("run", run)
-            contents.write("asked", _asked_record(account, rounds_over))
+            contents.write("asked", _charged_record(account, rounds_over))
             contents.write("progress", progress)
             contents.append(history, _first(contents))
             contents.write_state("model", state)
@@ -326,12 +329,12 @@ class ServerStore:
 
         Args:
             account: `RunAccountant.state_dict` with that round.
-            rounds_over: how many rounds came before it.
+            rounds_over: number of rounds before it.
         """
         # On the disk when this returns: a server that is killed afterwards has counted what its
         # clients may answer.
         with self._store.changing() as contents:
-            contents.write("asked", _asked_record(account, rounds_over))
+            contents.write("asked", _charged_record(account, rounds_over))
 
     def commit(
         self, row: RoundRow, progress: Mapping[str, Any], arrays: Mapping[str, np.ndarray]
@@ -351,19 +354,19 @@ class ServerStore:
             contents.write_state("model", state)
 
     def record_failure(self, row: RoundRow) -> None:
-        """Append a failed round; the model stays as it was."""
+        # Without a state: the model stays that of the last successful round.
         with self._store.changing() as contents:
             contents.append([row], contents.last() or _first(contents))
 
     def read(self) -> StoredRounds:
         """Return everything that a run needs to continue."""
         with self._store.reading() as contents:
-            run, asked, progress = (contents.record(name) for name in SERVER_RECORDS)
+            run, charged, progress = (contents.record(name) for name in SERVER_RECORDS)
             history = [from_json(RoundRow, row) for row, _ in contents.rounds(_first(contents))]
             content = contents.state("model")
         try:
-            account = asked["account"]
-            rounds_over = validate.whole("rounds_over", asked["rounds_over"], low=0)
+            account = charged["account"]
+            rounds_over = validate.whole("rounds_over", charged["rounds_over"], low=0)
             model_progress, arrays = unpack_arrays(content)
             # The model must not be of an earlier round than the account and the rounds.
             if model_progress != progress:
@@ -375,10 +378,10 @@ class ServerStore:
         return StoredRounds(run, account, rounds_over, progress, history, arrays)
 
 
-def _asked_record(account: Mapping[str, Any], rounds_over: int) -> dict[str, Any]:
+def _charged_record(account: Mapping[str, Any], rounds_over: int) -> dict[str, Any]:
     return {"account": account, "rounds_over": rounds_over}
 
 
 def _first(contents: Contents) -> str:
-    # The first round follows the run's record: rounds of another run do not fit.
+    # The chain of rounds begins at the run's record: rounds of another run do not fit.
     return contents.sealed("run")[1]

@@ -1,7 +1,7 @@
 """The server's side of one round: requests to its clients, checks of their answers, and the mean.
 
-Each way to sum is a state machine without a transport: send what is `pending`, give the answers to
-`take`, until nothing is pending; then there is a `mean`.
+Each kind of sum is a state machine without a transport: send what is `pending` and give the answers
+to `take` until nothing is pending; then there is a `mean`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from randquant._internal import validate
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.channels.keys import Key
 from randquant.rounds import protocol
-from randquant.rounds.foreign import UNREADABLE, logged
 from randquant.rounds.offer import Offer
 from randquant.rounds.protocol import NoAnswer, RoundMessage
+from randquant.rounds.untrusted import UNREADABLE, logged
 from randquant.secure_sums.secagg.graphs import Draw
 from randquant.secure_sums.secagg.terms import ProtocolError
 
@@ -36,8 +36,8 @@ Log = Callable[[int, str], object]
 
 EXTRA_BYTES, BYTES_PER_NEIGHBOUR = 2**16, 256
 """Most bytes of an answer in addition to its payload: in all, and for each neighbour in a sum. They
-are generous, since engines add headers of their own. Twice as many would let each hostile client
-fill 64 KiB more of the server's memory; much less would refuse honest answers."""
+leave room for the headers that engines add. Twice as many would let each hostile client fill 64 KiB
+more of the server's memory; half of the second would refuse honest answers."""
 
 Result = TypeVar("Result")
 
@@ -99,7 +99,7 @@ class Intake:
     ) -> dict[int, Result]:
         """Return the results of `use` on the valid answers to requests of one step, by client.
 
-        A ValueError of `use` refuses the answer.
+        An error of `use` refuses the answer; the text of a ValueError is logged.
         """
         results: dict[int, Result] = {}
         for client, answer in answers:
@@ -124,7 +124,7 @@ class Intake:
                 # A replay of an earlier round. Its session is not shown: it is a stranger's bytes.
                 if answer.session != requests[client].session:
                     raise ProtocolError(
-                        "Expected a reply of this round, got another session's reply."
+                        "Expected a reply of this round, got a reply of a different session."
                     )
                 results[client] = use(client, answer)
             except Exception as error:
@@ -135,7 +135,7 @@ class Intake:
                 line = f"randquant: reply of client {client} to {step!r} dropped: {text}"
                 self.log(WARNING, line)
         for client in sorted(requests.keys() - results.keys() - self.refused.keys()):
-            self.refused[client] = f"Expected a reply to {step!r} in time, got none."
+            self.refused[client] = f"Expected a reply to {step!r} in time, got no reply."
             self.log(WARNING, f"randquant: client {client}: no reply to {step!r} in time.")
         return results
 
@@ -172,7 +172,7 @@ class PlainSum:
         self.clients = self.upload_bytes = 0
         self.session = session = os.urandom(protocol.SESSION_BYTES)
         self._mechanism = offer.mechanism
-        self._draw = Draw(session) if drawn and offer.drawn else None
+        self._draw = Draw(session) if drawn and offer.needs_seed else None
         # No guarantee of local trust rests on the seed, so a server may choose it with the session.
         if not drawn:
             self._mechanism = offer.mechanism.in_round(protocol.public_seed(session))
@@ -197,7 +197,7 @@ class PlainSum:
             add = self._draw.add
             self._intake.take(step, requests, answers, lambda client, m: add(client, m.part))
             # The server committed to its part before it saw those of the clients, and each client
-            # checks that with its proof.
+            # checks that by its proof: neither can choose which coordinates are sent.
             seed, proofs = self._draw.close()
             self._mechanism = self.offer.mechanism.in_round(seed)
             self.pending = {
@@ -217,7 +217,7 @@ class PlainSum:
         return payload
 
     def mean(self) -> np.ndarray:
-        # With fewer the noise of the mean is larger than the operator allowed.
+        # With fewer clients the noise of the mean is larger than the operator allows.
         if len(self._payloads) < self._least:
             raise ProtocolError(
                 f"Expected {self._least} updates or more, got {len(self._payloads)}."
@@ -244,7 +244,7 @@ def fewest(mechanism: UpdateMechanism, least: int | None) -> int:
 
 
 def check_enough(clients: Sequence[int], least: int) -> None:
-    """Raise ProtocolError if a round has fewer clients than its sum needs."""
+    # Before any client is asked: a round that must fail later would cost them its epsilon.
     if len(clients) < least:
         raise ProtocolError(
             f"Expected {least} clients or more in the round, got {len(clients)}: let the "
@@ -253,5 +253,5 @@ def check_enough(clients: Sequence[int], least: int) -> None:
 
 
 def step_in(pending: Requests) -> str:
-    # All requests of a round are of one step. Empty if there are none.
+    # All pending requests of a round are of one step; the name is empty if nothing is pending.
     return next((request.step for request in pending.values()), "")

@@ -9,8 +9,8 @@ import numpy as np
 
 from randquant._internal import validate
 from randquant.rounds.offer import Offer
-from randquant.rounds.parameter_free import REACH, ParameterFreeStep, Predicts
-from randquant.rounds.trained import Arrays, Layout
+from randquant.rounds.parameter_free import REACH_LENGTHS, ParameterFreeStep, Predicts
+from randquant.rounds.parameter_layout import Arrays, Layout
 
 START = "start of the run"
 """Name, in a run's store, of the weights that the steps started from."""
@@ -27,7 +27,7 @@ class UntunedSteps:
     """
 
     def __init__(self, predicts: Predicts) -> None:
-        validate.choice("predicts", predicts, tuple(REACH))
+        validate.choice("predicts", predicts, tuple(REACH_LENGTHS))
         self.predicts: Predicts = predicts
         self._state: Mapping[str, Any] = {}
         self._next: Mapping[str, Any] = {}
@@ -47,13 +47,13 @@ class UntunedSteps:
             offer: of the round, with a clip_norm.
             layout, model: the trained arrays, before the step.
             mean: the mean update.
-            clients: how many clients it is of.
+            clients: number of clients that the mean is of.
             rounds: of the whole run, as declared.
         """
         shapes = [shape for _, shape, _ in layout.trained]
         rule = ParameterFreeStep.for_mechanism(
-            offer.mechanism, shapes, extra=offer.preparation.extra, clients=clients, rounds=rounds,
-            predicts=self.predicts,
+            offer.mechanism, shapes, extra=offer.preparation.extra, clients=clients,
+            rounds=rounds, predicts=self.predicts,
         )  # fmt: skip
         weights = layout.update(None, model)
         # The engine may still reject the step, so the new state waits for `keep_step`.
@@ -73,5 +73,5 @@ class UntunedSteps:
         return {START: self._state["start"]} if self._state else {}
 
     def restore(self, record: Mapping[str, Any], start: np.ndarray | None) -> None:
-        """Undo `record` and `arrays`; without a start there was no step yet."""
+        # Inverts `record` and `arrays`. A run that has taken no step yet has no start.
         self._state = {} if start is None else {**record, "start": start}

@@ -27,7 +27,7 @@ from randquant.secure_sums.helper.sealing import SEALED_BYTES, SIGNATURE_BYTES, 
 from randquant.secure_sums.secagg.terms import ProtocolError
 
 Integrity = Literal["masked", "proven"]
-"""Guarantee about a hostile client's vector in a sum: none (`masked`), or that it has valid codes
+"""Guarantee about a hostile client's vector in a sum: none (`masked`), or valid codes
 (`proven`)."""
 
 
@@ -77,8 +77,9 @@ class HelperRound:
         self.clients = self.upload_bytes = 0
         self._totals: np.ndarray | None = None
         self._mechanism, proof = offer.mechanism, b""
-        # With a helper a round is one message, so the helper takes the clients' place in the draw.
-        if offer.drawn:
+        # With a helper a round is one message of each client, which leaves no message for a part of
+        # a seed: the helper draws it with the server, and clients check its signature.
+        if offer.needs_seed:
             draw = JointSeed(terms.session)
             seed, proof = draw.close(_ask_helper(helper, draw.request))
             self._mechanism = offer.mechanism.in_round(seed)
@@ -99,7 +100,7 @@ class HelperRound:
         return sums.EXTRA_BYTES + vector + SEALED_BYTES[self.terms.key.suite] + SIGNATURE_BYTES
 
     def take(self, answers: Answers) -> None:
-        # ProtocolError also if the helper refuses or does not answer: without it there is no sum.
+        # ProtocolError also if the helper refuses or does not answer: it alone knows the masks.
         step, requests = self.step, self.pending
         self.pending = {}
         self._intake.take(step, requests, answers, self._add)
@@ -108,7 +109,8 @@ class HelperRound:
 
     def mean(self) -> np.ndarray:
         assert self._totals is not None  # set by `take`, after which nothing is pending
-        # Codes that are proven are summed exactly: many hostile clients cannot wrap the sum around.
+        # Codes that are proven are summed exactly: even many hostile clients cannot make the sum
+        # wrap around, so `decode` may use all its bits.
         bits = self.terms.bits if self.terms.largest else None
         return self._mechanism.decode(self._totals, self.clients, self.offer.dimension, bits)
 
@@ -129,7 +131,7 @@ def _with_proofs(terms: HelperTerms, levels: int, verify_key: bytes) -> HelperTe
         terms,
         bits=wire.sum_bits(levels, terms.cohort),
         largest=levels - 1,
-        commitment=proven.commitment_of(verify_key),
+        commitment=proven.verify_key_commitment(verify_key),
     )
 
 
@@ -137,7 +139,7 @@ def _ask_helper(helper: HelperConnection, request: bytes) -> bytes:
     try:
         return helper.answer(request)
     except OSError as error:
-        raise ProtocolError(f"Expected the helper's answer, got none: {error}") from error
+        raise ProtocolError(f"Expected the helper to answer, got an error: {error}") from error
 
 
 @dataclass(frozen=True)  # without slots: NVFlare reads its jobs' values by __dict__
@@ -171,7 +173,7 @@ class WithHelper:
     stable_numbers: bool = False
     integrity: Integrity = "masked"
 
-    # Seconds for a step other than the upload. There is none, but engines ask every kind of sum.
+    # For steps other than the upload, which this kind of sum does not have: engines read it.
     step_timeout = 600.0
     counts_on = "the helper does not collude with the server"
 
@@ -185,7 +187,11 @@ class WithHelper:
         validate.choice("integrity", self.integrity, get_args(Integrity))
 
     def check(self, log: Log) -> None:
-        """Log the helper's key; ValueError, before any client is asked, if there is no helper."""
+        """Log the helper's key, before any client is asked.
+
+        Raises:
+            ProtocolError: there is no helper.
+        """
         log(INFO, f"randquant: sums with a helper, whose key is {self._key().fingerprint.hex()}.")
 
     def fewest(self, mechanism: UpdateMechanism) -> int:
@@ -203,7 +209,7 @@ class WithHelper:
         return sums.fewest(mechanism, self.least)
 
     def most_lost(self, cohort: int) -> tuple[int, str]:
-        """Return how many clients of a cohort a sum may lose, and why no more."""
+        # A loss costs nothing: the helper adds up the masks of those who sent a message.
         return cohort - 2, "a sum of one hides nothing"
 
     def begin(self, offer: Offer, clients: Sequence[int], log: Log) -> RoundSum:
@@ -212,7 +218,7 @@ class WithHelper:
         Raises:
             ProtocolError: fewer clients than `least`, or no helper.
         """
-        # Its noise protects each client from the server: no helper is needed.
+        # Each client's own noise protects it from the server: no helper is needed.
         if offer.mechanism.trust == "local":
             return PlainSum(offer, clients, log)
         least = self.fewest(offer.mechanism)
@@ -226,10 +232,11 @@ class WithHelper:
             )
         terms = HelperTerms(
             os.urandom(protocol.SESSION_BYTES), self._key(), len(clients), least, offer.size,
-            offer.bits(len(clients)), hashlib.sha256(text.encode()).digest(),
+            offer.sum_bits(len(clients)), hashlib.sha256(text.encode()).digest(),
         )  # fmt: skip
         verify_key = b""
         if self.integrity == "proven":
+            # Drawn for this round alone: clients that learnt it afterwards could forge proofs.
             verify_key = os.urandom(proven.VERIFY_KEY_BYTES)
             terms = _with_proofs(terms, offer.largest + 1, verify_key)
         return HelperRound(offer, terms, self.helper, log, clients, self.directory, verify_key)
@@ -239,6 +246,6 @@ class WithHelper:
             return self.helper.key
         except OSError as error:
             raise ProtocolError(
-                f"Expected a helper for secure sums, got none: {error}. Start it (randquant helper "
-                "serve), or sum among clients (AmongClients)."
+                f"Expected the helper of secure sums to answer, got an error: {error}. Start it "
+                "(randquant helper serve), or sum among clients (AmongClients)."
             ) from error

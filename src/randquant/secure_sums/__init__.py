@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from randquant._internal.faces import lazily
+from randquant._internal.lazy_imports import lazily
 
 if TYPE_CHECKING:
     from randquant.secure_sums.helper.collector import HelperSum
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
         read_message,
     )
     from randquant.secure_sums.helper.proven import (
-        commitment_of,
         message_bytes,
         prio3_for,
         proven_bytes,
         proven_message,
         read_proven,
+        verify_key_commitment,
     )
     from randquant.secure_sums.helper.request import (
         LEFT_OUT,

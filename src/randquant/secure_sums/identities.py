@@ -22,7 +22,7 @@ valid for an eighth of all messages or more, so that anybody can sign."""
 
 
 def check_identity(public: bytes) -> None:
-    """Raise ValueError unless it may be the public half of somebody's key.
+    """Raise ValueError unless bytes may be the public half of somebody's key.
 
     Example:
         >>> check_identity(bytes(32))

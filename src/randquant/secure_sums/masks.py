@@ -22,12 +22,11 @@ def dtype(bits: int) -> np.dtype:
 
 
 def add(totals: np.ndarray, secret: bytes, sign: int) -> None:
-    """Add a secret's mask to totals (d,), or subtract it, modulo the range of their type."""
     add_all(totals, [secret], sign)
 
 
 def add_all(totals: np.ndarray, secrets: Iterable[bytes], sign: int) -> None:
-    """Add the masks of many secrets to totals, or subtract them."""
+    """Add the masks of secrets to totals (d,), or subtract them, modulo the range of their type."""
     words = np.empty(_PART_COORDINATES * totals.itemsize // 8, dtype=np.uint64)
     apply = np.add if sign > 0 else np.subtract
     for secret in secrets:

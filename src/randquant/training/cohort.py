@@ -183,7 +183,7 @@ class RoundCollector:
 
     def _client_numbers(self, client: int) -> dict[str, float]:
         """Return the numbers a client may send, measured on its data before it trains."""
-        if (scalars := self.preparation.alongside) is None:
+        if (scalars := self.preparation.scalars) is None:
             return {}
         values = {EXAMPLES: float(self.learner.problem.clients.sizes[client])}
         # Evaluation costs a pass over the client's data: only if one of its results is sent.
@@ -212,7 +212,7 @@ class RoundCollector:
     def _split_numbers(
         self, mean: np.ndarray, noise: _Noise | None
     ) -> tuple[np.ndarray, dict[str, float] | None]:
-        if (scalars := self.preparation.alongside) is None:
+        if (scalars := self.preparation.scalars) is None:
             return mean, None
         update, numbers = scalars.parted(mean)
         assert noise is not None  # `prepare` refuses numbers where the mechanism states no error

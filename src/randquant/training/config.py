@@ -212,7 +212,7 @@ def _declared_types() -> dict[str, Any]:
         part, within = PLACES.get(name, ("", name))
         hint = types[part][within]
         if name in _TEXT_TYPES:
-            hint = declared.meaning(_TEXT_TYPES[name], declared.text(hint))
+            hint = declared.with_meaning(_TEXT_TYPES[name], declared.text(hint))
         settings[name] = hint
     # A setting without a group has no option: only Python can pass it.
     return {name: hint for name, hint in settings.items() if declared.group(hint)}
@@ -228,7 +228,7 @@ def declarations() -> dict[str, Any]:
     # Not at import: mechanisms may be registered later.
     words = Literal[tuple(all_mechanisms())]  # pyright: ignore[reportInvalidTypeForm]
     text = declared.text(FIELDS["mechanism"])
-    return {**FIELDS, "mechanism": declared.meaning(declared.Mechanism[words], text)}
+    return {**FIELDS, "mechanism": declared.with_meaning(declared.Mechanism[words], text)}
 
 
 def flat(config: TrainConfig) -> dict[str, Any]:

@@ -132,7 +132,7 @@ def _cohorts(
     everybody_sends: bool,
     trust: Trust | None,
 ) -> HiddenCohorts | None:
-    """Return the sampling of cohorts if nobody sees them; None if everybody does."""
+    # None if cohorts are seen: then no amplification by sampling may be claimed.
     if participation == "seen":
         _refuse_hidden(of_rounds, everybody_sends, trust)
         return None

@@ -132,7 +132,6 @@ def _keygen(path: Path) -> Output:
 
 
 def _certificates(folder: Path, host: str) -> Output:
-    """Write TLS files of a helper and of one server."""
     with extras.needed("the helper's service", "flower"):
         from randquant.rounds.helper_service import write_certificates
     helper, server = write_certificates(folder, host)
@@ -143,7 +142,7 @@ def _certificates(folder: Path, host: str) -> Output:
         f"--certificate {helper.certificate} --private-key {helper.private_key}",
         f"server         WithHelper(RemoteHelper('{host}:9443', TLS({server.authority!r}, "
         f"{server.certificate!r}, {server.private_key!r})))",
-        "For a trial: whoever has the server's files is heard as a server.",
+        "For a trial: anyone with the server's files is taken for the server.",
     ]
     return Output(result, lines)
 

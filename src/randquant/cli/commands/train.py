@@ -26,13 +26,13 @@ from randquant.training.config import PLACES, Task, TrainConfig, declarations, s
 from randquant.training.server import Server
 
 VALUES: dict[str, type] = {"local": Local, "server": Server, "privacy": Privacy}
-"""The small values that `randquant.train` takes; each of their fields with a text is an option."""
+"""The values that group settings of `randquant.train`; each field with a help text is an option."""
 
-CALLED = ("model", "clients", "test")
-"""What a file may define as a function without arguments that returns it."""
+FACTORY_NAMES = ("model", "clients", "test")
+"""Arguments that a file may also define as functions without arguments, which return them."""
 
-DEFINED = (*CALLED, "loss", "mechanism", *VALUES)
-"""Arguments of `randquant.train` that a file may define: those that no word can say."""
+DEFINABLE_NAMES = (*FACTORY_NAMES, "loss", "mechanism", *VALUES)
+"""Arguments of `randquant.train` that a file may define: those that no option can express."""
 
 
 def run(
@@ -61,14 +61,14 @@ def run(
         from randquant.training import federated
         from randquant.training.runs.store import is_run
     path = Path(file).absolute()
-    here = Path.cwd()  # which what the file runs may change
+    working_folder = Path.cwd()  # before the file's code runs, which may change it
     # Standard output is the result's: what the file prints goes to standard error.
-    with _beside(path), _one_line_warnings(), contextlib.redirect_stdout(sys.stderr):
-        given, notes = _arguments(path, options)
-        home = here / run if run else _new_folder(here / "runs", path.stem)
+    with _imports_from(path), _one_line_warnings(), contextlib.redirect_stdout(sys.stderr):
+        arguments, notes = _arguments(path, options)
+        home = working_folder / run if run else _new_folder(working_folder / "runs", path.stem)
         try:
             with federated.overwriting() if overwrite else contextlib.nullcontext():
-                trained = federated.train(**given, folder=home, progress=not quiet)
+                trained = federated.train(**arguments, folder=home, progress=not quiet)
         except KeyboardInterrupt:
             if not is_run(home):
                 raise  # nothing had begun
@@ -92,7 +92,7 @@ def training_options(words: Sequence[str]) -> list[Option]:
             "the same command goes on with a run that was stopped."
         )
     known = all_mechanisms()
-    named = known.values() if list(words) == [EVERYTHING] else [known.get(_mechanism(words))]
+    named = known.values() if list(words) == [EVERYTHING] else [known.get(_mechanism_name(words))]
     parameters = {
         option.name: option
         for record in named
@@ -106,26 +106,25 @@ def training_options(words: Sequence[str]) -> list[Option]:
 
 
 def _settings() -> dict[str, Option]:
-    """Options for the arguments of `randquant.train` and the fields of its small values."""
     usual = TrainConfig(Task(1), "", cohort=1)
     bits, baseline = declared.hints(Privacy)["bits"], declared.hints(Server)["baseline"]
-    # Other users of these names need a group: a mechanism may have bits of its own.
+    # Declared without a group (a mechanism may have bits of its own), which an option needs.
     hints = {**declarations(), "bits": Mechanism[bits], "baseline": declared.Server[baseline]}
-    found = {}
+    settings = {}
     for name, hint in hints.items():
         if PLACES.get(name, ("", name))[0] == "task":
-            continue  # the file has it
+            continue  # the file defines it
         default = None if name in ("cohort", "mechanism") else setting_value(usual, name)
-        found[name] = Option(name, hint, default)
-    target = declared.meaning(hints["stop_at_epsilon"], declared.text(COMMON["epsilon"]))
-    found["epsilon"] = dataclasses.replace(
-        found.pop("stop_at_epsilon"), name="epsilon", hint=target
+        settings[name] = Option(name, hint, default)
+    target = declared.with_meaning(hints["stop_at_epsilon"], declared.text(COMMON["epsilon"]))
+    settings["epsilon"] = dataclasses.replace(
+        settings.pop("stop_at_epsilon"), name="epsilon", hint=target
     )
-    return found
+    return settings
 
 
-def _mechanism(words: Sequence[str]) -> str:
-    """The mechanism of a command line: read before the options, which depend on it."""
+def _mechanism_name(words: Sequence[str]) -> str:
+    # Read from the words, since the options, with which they are parsed, depend on it.
     for word, following in itertools.zip_longest(words, words[1:], fillvalue=""):
         name, equals, value = word.partition("=")
         if name == "--mechanism":
@@ -134,8 +133,8 @@ def _mechanism(words: Sequence[str]) -> str:
 
 
 def _arguments(path: Path, options: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The arguments of `randquant.train`, and notes on what a mechanism chose by itself."""
-    given = _defined(path)
+    # The arguments of `randquant.train`, and notes on what a mechanism has chosen by itself.
+    arguments = _definitions(path)
     name = options.get("mechanism")
     record = all_mechanisms()[name] if name else None
     parameters = () if record is None else record.parameters
@@ -147,40 +146,43 @@ def _arguments(path: Path, options: Mapping[str, Any]) -> tuple[dict[str, Any], 
         if part in changes:
             changes[part][within] = value
         elif each != "mechanism":
-            given[each] = value
+            arguments[each] = value
     for part, changed in changes.items():
         if changed:
-            value = given.get(part, VALUES[part]())
+            value = arguments.get(part, VALUES[part]())
             validate.kind(part, value, VALUES[part])
-            given[part] = dataclasses.replace(value, **changed)
+            arguments[part] = dataclasses.replace(value, **changed)
     if name is None:
-        return given, []
-    own = {each: options[each] for each in parameters if each in options}
-    given["mechanism"] = _built(name, own, given)
-    # Its own; `randquant.train` refuses them beside a mechanism.
-    given["privacy"] = dataclasses.replace(given.get("privacy", Privacy()), coordinates=None)
-    return given, notes_on(name, own)
+        return arguments, []
+    chosen = {each: options[each] for each in parameters if each in options}
+    arguments["mechanism"] = _built(name, chosen, arguments)
+    # The mechanism has its own: `randquant.train` refuses a second setting of the same.
+    privacy = arguments.get("privacy", Privacy())
+    arguments["privacy"] = dataclasses.replace(privacy, coordinates=None)
+    return arguments, notes_on(name, chosen)
 
 
-def _built(name: str, parameters: Mapping[str, Any], given: Mapping[str, Any]) -> UpdateMechanism:
-    """The mechanism of that name, for the settings of the run."""
+def _built(
+    name: str, parameters: Mapping[str, Any], arguments: Mapping[str, Any]
+) -> UpdateMechanism:
     from randquant.local_training.clients import client_set
     from randquant.local_training.problem import takes_classes
     from randquant.training import federated
     from randquant.training.configured import configured_mechanism
 
     record = all_mechanisms()[name]
-    local, privacy = given.get("local", Local()), given.get("privacy", Privacy())
-    classes = takes_classes(given["loss"]) if "loss" in given else True
-    population = len(client_set(given["clients"], local.columns, classes))
-    settings = {each: given[each] for each in ("rounds", "seed") if each in given}
-    usual = "aggregate" if "aggregate" in record.trusts else None  # else there is only its own
+    local, privacy = arguments.get("local", Local()), arguments.get("privacy", Privacy())
+    classes = takes_classes(arguments["loss"]) if "loss" in arguments else True
+    population = len(client_set(arguments["clients"], local.columns, classes))
+    settings = {each: arguments[each] for each in ("rounds", "seed") if each in arguments}
+    # Sums are the default, as in `randquant.train`; without them a mechanism has one trust only.
+    usual = "aggregate" if "aggregate" in record.trusts else None
     config = TrainConfig(
         Task(population),
         name,
         parameters,
-        cohort=given.get("cohort") or min(population, federated.LARGEST_COHORT),
-        trust=given.get("trust", usual),
+        cohort=arguments.get("cohort") or min(population, federated.LARGEST_COHORT),
+        trust=arguments.get("trust", usual),
         privacy=dataclasses.replace(privacy, clip_norm=None) if record.whole_update else privacy,
         **settings,
     )
@@ -190,37 +192,36 @@ def _built(name: str, parameters: Mapping[str, Any], given: Mapping[str, Any]) -
 # The file.
 
 
-def _defined(path: Path) -> dict[str, Any]:
-    """What a file defines of DEFINED, by name.
-
-    Random numbers that it draws are the same in every call, so that a run that goes on begins with
-    the same weights.
-    """
+def _definitions(path: Path) -> dict[str, Any]:
+    # By name. Random numbers that the file draws are the same in every call, so that a run that
+    # goes on begins with the same weights.
     from torch import nn
 
     from randquant.local_training.copies import seeded
 
-    found = {}
+    definitions = {}
     with seeded(0):
         module = _module(path)
-        for name in DEFINED:
+        for name in DEFINABLE_NAMES:
             if hasattr(module, name):
                 value = getattr(module, name)
-                made = name in CALLED and callable(value) and not isinstance(value, nn.Module)
-                found[name] = value() if made else value
-    if missing := [name for name in ("model", "clients") if name not in found]:
+                # A torch module is callable too, and is the model itself.
+                is_factory = callable(value) and not isinstance(value, nn.Module)
+                definitions[name] = value() if name in FACTORY_NAMES and is_factory else value
+    if missing := [name for name in ("model", "clients") if name not in definitions]:
         names = ", ".join(each for each in vars(module) if each[:1] != "_")
         raise ValueError(
             f"Expected {path} to define model and clients, got no {' and no '.join(missing)} "
             f"among {names or 'nothing'}."
         )
-    return found
+    return definitions
 
 
 def _module(path: Path) -> ModuleType:
     if not path.is_file():
         raise ValueError(f"Expected a Python file that defines model and clients, found no {path}.")
-    name = str(path.resolve())  # which no import takes: a file may be called as a package is
+    # No import statement has such a name: the file may be called like a package that it imports.
+    name = str(path.resolve())
     loader = _FromSource(name, name)
     spec = importlib.util.spec_from_file_location(name, path, loader=loader)
     assert spec is not None
@@ -237,15 +238,15 @@ def _module(path: Path) -> ModuleType:
 
 
 class _FromSource(SourceFileLoader):
-    """The file as it stands: bytecode kept beside it is taken for its own by second and size."""
+    """Compiles a file anew: Python takes cached bytecode for its own by second and size alone."""
 
     def get_code(self, fullname: str) -> CodeType:
         return self.source_to_code(self.get_data(self.path), self.path)
 
 
 @contextlib.contextmanager
-def _beside(path: Path) -> Iterator[None]:
-    """Let a file import those in its folder, as `python FILE.py` does."""
+def _imports_from(path: Path) -> Iterator[None]:
+    # A file can import the files in its folder, as under `python FILE.py`.
     folder = str(path.resolve().parent)
     sys.path.insert(0, folder)
     try:
@@ -257,7 +258,7 @@ def _beside(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _one_line_warnings() -> Iterator[None]:
-    """Write warnings about the run to standard error, one line each."""
+    # On standard error, without the place in our code that Python would print.
     from randquant.training.federated import Advice
 
     def show(message: Warning | str, category: type[Warning], *place: Any) -> None:

@@ -14,49 +14,42 @@ NETWORK_GRID_NAMES = ("HttpGrid", "GrpcGrid")
 MIN_POLL_SECONDS = 0.1
 MAX_POLL_SECONDS = 3.0
 POLL_SHARE = 0.03
-"""Time between polls, as a share of the time waited so far, within the two limits.
+"""Time between two polls as a share of the time waited so far, within the two limits in seconds.
 
-A poll may come late by this share of a step: twice as much would save few polls, and half as much
-would double them. A SuperNode that has sent its reply polls for the next message every three
-seconds: a late poll here may cost it one more.
+The last poll of a step comes late by this share of the step at most. Half as much would double the
+polls, and twice as much would save few. A SuperNode that has sent its reply polls for its next
+message every three seconds: a late poll here may cost it one more of these.
 """
 
 
 class DelegatingGrid(Grid):
-    """Delegates everything to another grid."""
+    """Passes every call on to another grid."""
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
 
     def get_node_ids(self) -> Iterable[int]:
-        """Delegate to the grid."""
         return self._grid.get_node_ids()
 
     def set_run(self, *arguments: object, **options: object) -> None:
-        """Delegate to the grid."""
         self._grid.set_run(*arguments, **options)  # type: ignore[arg-type]
 
     @property
     def run(self):
-        """Delegate to the grid."""
         return self._grid.run
 
     def create_message(self, *arguments: object, **options: object) -> Message:
-        """Delegate to the grid."""
         return self._grid.create_message(*arguments, **options)  # type: ignore[arg-type]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Delegate to the grid."""
         return self._grid.push_messages(messages)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Delegate to the grid."""
         return self._grid.pull_messages(message_ids)
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
-        """Delegate to the grid."""
         return self._grid.send_and_receive(messages, timeout=timeout)
 
 
@@ -65,10 +58,10 @@ class EligibleGrid(DelegatingGrid):
 
     Args:
         grid: the other grid.
-        eligible: chooses them.
+        eligible: returns those that may take part, of the connected ones.
 
     Attributes:
-        hidden: how many connected clients were left out when nodes were last requested.
+        hidden: number of connected clients that were left out when nodes were last requested.
     """
 
     def __init__(self, grid: Grid, eligible: Callable[[Iterable[int]], list[int]]) -> None:
@@ -76,7 +69,7 @@ class EligibleGrid(DelegatingGrid):
         self._eligible, self.hidden = eligible, 0
 
     def get_node_ids(self) -> Iterable[int]:
-        """Return the connected clients that may take part."""
+        # Asked anew each time: clients connect and disconnect while a strategy waits for enough.
         connected = list(self._grid.get_node_ids())
         shown = self._eligible(connected)
         self.hidden = len(connected) - len(shown)
@@ -91,14 +84,15 @@ class PollingGrid(DelegatingGrid):
 
     @classmethod
     def over(cls, grid: Grid) -> Grid:
-        """Wrap a grid that polls slowly; return any other as it is."""
-        # By name: importing Flower's classes would need extras that a simulation does without.
+        # A grid that polls fast enough is returned as it is. By name: importing Flower's classes
+        # would need extras that a simulation does without.
         return cls(grid) if type(grid).__name__ in NETWORK_GRID_NAMES else grid
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
         """Push messages and pull their replies, as `Grid.send_and_receive` does."""
+        # Flower returns an empty number for a message that it could not send: nothing to wait for.
         waiting = {number for number in self._grid.push_messages(messages) if number}
         begun, replies = time.monotonic(), []
         while waiting and (timeout is None or time.monotonic() - begun < timeout):
@@ -108,4 +102,4 @@ class PollingGrid(DelegatingGrid):
             if waiting:
                 waited = time.monotonic() - begun
                 time.sleep(min(max(MIN_POLL_SECONDS, POLL_SHARE * waited), MAX_POLL_SECONDS))
-        return replies
+        return replies  # after a timeout those that came: the sum leaves out the other clients

@@ -50,8 +50,8 @@ NUMPY = "numpy.ndarray"
 MAGIC = b"\x93NUMPY"
 
 MAX_HEADER_BYTES = 10_000
-"""Bytes of a header that is searched. Those of model arrays have 128; NumPy has the same limit, so
-that a hostile header does not take long to parse."""
+"""Length up to which a header is searched: a hostile one must not take long to parse. Headers of
+model arrays have 128 bytes, so half of it would do; NumPy has the same limit."""
 
 WIDTHS = {b"\1\0": 2, b"\2\0": 4, b"\3\0": 4}
 """Bytes of the header's length, by the file's version."""
@@ -63,10 +63,11 @@ HEADER = re.compile(
 DTYPES = frozenset("?bBhHiIlLqQefd")
 
 MAX_NUMBERS = 2**40
-"""Numbers in one array: far more than any message holds, and few enough for products in int64."""
+"""Largest number of numbers in one array: far more than a message holds, and few enough for
+products in int64."""
 
 MAX_DIMENSIONS = 32
-"""Dimensions of one array: as many as all versions of NumPy support."""
+"""Largest number of dimensions of an array, which all versions of NumPy support."""
 
 Records = dict[str, ConfigRecord | ArrayRecord]
 
@@ -94,7 +95,10 @@ def read(content: RecordDict) -> RoundMessage:
 
 def _inbox(record: object) -> dict[int, bytes]:
     if not isinstance(record, ConfigRecord):
-        raise ProtocolError(f"Expected {INBOX!r} to be a ConfigRecord, got a different record.")
+        kind = type(record).__name__
+        raise ProtocolError(
+            f"Expected {INBOX!r} to be a ConfigRecord, got a record of type {kind}."
+        )
     return read_inbox(record)
 
 
@@ -131,7 +135,10 @@ def read_array(array: Array) -> np.ndarray:
             "Expected the dtype and shape that the message states, got different ones."
         )
     if len(array.data) - start != math.prod(shape) * dtype.itemsize:
-        raise ValueError("Expected as many bytes as the array's shape needs, got others.")
+        raise ValueError(
+            "Expected as many bytes as the array's shape needs, got "
+            f"{len(array.data) - start} bytes of numbers."
+        )
     return np.frombuffer(array.data, dtype, offset=start).reshape(shape, order=order)
 
 
@@ -162,12 +169,14 @@ def _dtype(text: str) -> np.dtype:
     except TypeError:  # for example floats of three bytes
         dtype = None
     if dtype is None or dtype.char not in DTYPES:
-        raise ValueError("Expected truth values, integers or floats of at most 64 bits.")
+        raise ValueError(
+            "Expected truth values, integers or floats of at most 64 bits, got numbers of a "
+            "different type."
+        )
     return dtype
 
 
 def model_arrays(record: Mapping[str, Array]) -> dict[str, np.ndarray]:
-    """Read a model's arrays, checking every byte."""
     return {name: read_array(array) for name, array in record.items()}
 
 
@@ -180,7 +189,7 @@ def model_in(content: RecordDict, what: str) -> dict[str, np.ndarray]:
 
 
 def without_protocol_records(content: RecordDict) -> RecordDict:
-    # A train function sees what it would see without this package.
+    # A train function sees only what it would see without this package, and so needs no change.
     return RecordDict({key: rec for key, rec in content.items() if key not in PROTOCOL_KEYS})
 
 
@@ -216,10 +225,12 @@ class ClientState(MutableMapping[str, dict[str, Any]]):
     """The state of a client between two messages: the records of its context, never sent."""
 
     def __init__(self, context: Context) -> None:
-        self._context = context  # whose state a train function may replace
+        # The context and not its state, which a train function may replace.
+        self._context = context
 
     def __getitem__(self, name: str) -> dict[str, Any]:
         record = self._context.state[name]
+        # Other records of the context are the train function's: they are none of this state.
         if not isinstance(record, ConfigRecord):
             raise KeyError(name)
         return dict(record)
@@ -231,7 +242,7 @@ class ClientState(MutableMapping[str, dict[str, Any]]):
         del self._context.state[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(list(self._context.state))
+        return iter(list(self._context.state))  # a copy: records are deleted while it is read
 
     def __len__(self) -> int:
         return len(self._context.state)
@@ -240,7 +251,16 @@ class ClientState(MutableMapping[str, dict[str, Any]]):
 def answers(
     replies: Iterable[Message], max_bytes: int, sent_bytes: Counter[int]
 ) -> Iterator[tuple[int, RoundMessage | Exception]]:
-    """Read replies of `max_bytes` or fewer, and count each as Flower serialises it."""
+    """Read clients' replies.
+
+    Args:
+        replies: as the grid returned them.
+        max_bytes: a longer reply is refused.
+        sent_bytes: by client; the length of each reply, as Flower serialises it, is added to it.
+
+    Yields:
+        The client, by Flower's word and not the message's, and its answer or the error of it.
+    """
     for reply in replies:
         client = reply.metadata.src_node_id
         try:
@@ -260,8 +280,8 @@ def answers(
 def check_size(content: RecordDict, max_bytes: int) -> None:
     """Raise ProtocolError if records have more than `max_bytes`, without copying any.
 
-    Records and lists are counted by their length first: each entry, even an empty one, takes a byte
-    or more, so a long list of nothing is refused before it is walked through.
+    Records and lists are counted by their length first: each entry, even an empty one, takes at
+    least a byte, so a long list of empty entries is refused before anything in it is looked at.
     """
     left = max_bytes
     for name, record in content.items():
@@ -275,7 +295,7 @@ def check_size(content: RecordDict, max_bytes: int) -> None:
             if left < 0:
                 break
         if left < 0:
-            # The size is not known: counting stops here.
+            # The message does not show the size, which is not known: counting stops here.
             raise ProtocolError(f"Expected a reply of at most {max_bytes} bytes, got a longer one.")
 
 
@@ -308,8 +328,8 @@ class FlowerRound:
     timeout: float
     sent_bytes: Counter[int] = field(default_factory=Counter)
 
-    def ask(self, until: str = "") -> None:
-        """Run the steps before the one named `until`; by default all that are left."""
+    def run_steps(self, until: str = "") -> None:
+        # By default all steps that are left: the mean, or a ProtocolError, ends the loop.
         while self.sum.step != until and (pending := self.sum.pending):
             requests = self._messages(pending)
             self.take(self.grid.send_and_receive(requests, timeout=self.timeout))
@@ -319,8 +339,8 @@ class FlowerRound:
 
     def uploads(self) -> list[Message]:
         """Return the requests to upload, with the strategy's content."""
-        # The strategy's own messages, so that a train function gets its configuration. Clients that
-        # an earlier step of the sum has lost are not asked.
+        # In the strategy's own messages, which have the configuration for the train function.
+        # Clients that an earlier step of the sum has lost are not asked, and not charged.
         pending, uploads = self.sum.pending, []
         for request in self.requests:
             if (client := request.metadata.dst_node_id) in pending:

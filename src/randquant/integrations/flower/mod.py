@@ -29,9 +29,9 @@ from randquant.rounds.member import (
     refusal_line,
     refusal_reason,
 )
+from randquant.rounds.parameter_layout import Arrays
 from randquant.rounds.protocol import UPLOAD, RoundMessage
 from randquant.rounds.run import ServerRun
-from randquant.rounds.trained import Arrays
 
 UNSUPPORTED_STRATEGY_NAMES = (
     "Bulyan", "FedMedian", "FedTrimmedAvg", "FedXgbBagging", "FedXgbCyclic", "Krum", "MultiKrum",
@@ -40,8 +40,8 @@ UNSUPPORTED_STRATEGY_NAMES = (
 """Flower's strategies that need every client's update, which a private mean hides."""
 
 POLL_SECONDS = 1.0
-"""Time between checks of which nodes are connected: training starts later by as much; half of it
-would log twice as many lines while it waits."""
+"""Time between two checks of which nodes are connected. With twice of it training may start a
+second later; half of it would log twice as many lines while it waits."""
 
 
 class TooFewNodes(ValueError):
@@ -49,9 +49,13 @@ class TooFewNodes(ValueError):
 
 
 def check_inner(strategy: Strategy) -> None:
-    """Refuse a strategy that needs more than the mean of updates; warn of what is not protected."""
+    """Refuse a strategy that needs more than the mean of updates; log what is not protected.
+
+    Raises:
+        TypeError, ValueError: the strategy cannot be wrapped.
+    """
     validate.kind("strategy", strategy, Strategy)
-    # Versions of Flower differ in the strategies that they have.
+    # By name: versions of Flower differ in the strategies that they have.
     names = [name for name in UNSUPPORTED_STRATEGY_NAMES if hasattr(strategies, name)]
     refused = tuple(getattr(strategies, name) for name in names)
     name = type(strategy).__name__
@@ -79,8 +83,8 @@ def check_inner(strategy: Strategy) -> None:
 
 
 def _check_metrics_function(strategy: Strategy, name: str) -> None:
-    # Tried with a reply as the strategy will get it: after a round it would be too late, since
-    # clients would have answered, and their epsilon be spent.
+    # Called here with a reply as the strategy will get it. After a round it would be too late: the
+    # clients' epsilon would be spent.
     metrics = RecordDict({"arrays": ArrayRecord(), "metrics": MetricRecord({EXAMPLES: 1.0})})
     try:
         getattr(strategy, "train_metrics_aggr_fn", lambda *_: None)([metrics], EXAMPLES)
@@ -93,8 +97,8 @@ def _check_metrics_function(strategy: Strategy, name: str) -> None:
 
 
 def summarise(strategy: Strategy, run: ServerRun, least: int) -> None:
-    """Log the privacy settings, and a strategy's own summary with the weights that really apply."""
-    accountant, scalars = run.accountant, run.alongside
+    """Log the privacy settings, and the strategy's own summary with the weights that apply."""
+    accountant, scalars = run.accountant, run.scalars
     limit = "none" if accountant.max_epsilon is None else f"epsilon {accountant.max_epsilon}"
     log(INFO, "\t├──> Private updates: %s trust, limit: %s", run.mechanism.trust, limit)
     log(INFO, "\t│\t├── delta: %s, %s", accountant.delta, accountant.neighboring)
@@ -136,7 +140,8 @@ def check_nodes(grid: Grid, strategy: Strategy, least: int, seconds: float) -> N
             f"end), got {nodes} within {seconds:g} s: connect {wanted - nodes} more, or set its "
             f"min_train_nodes, min_available_nodes and min_evaluate_nodes to {nodes}."
         )
-    if not share:  # it selects by a rule of its own, or does not train
+    # Without the attribute a strategy selects by a rule of its own, which cannot be checked here.
+    if not share:
         return
     selected = max(int(nodes * share), getattr(strategy, "min_train_nodes", 0))
     if selected < least:
@@ -154,7 +159,10 @@ def fewest(strategy: Strategy, least: int) -> int:
 
 
 def check_local(local: Local) -> Local:
-    """Refuse settings that have no effect: only those of what is trained do."""
+    """Return the settings; ValueError if one of them has no effect on Flower.
+
+    Only those of what is trained have one: the user's train function decides all others.
+    """
     if local != Local(parts=local.parts, frozen=local.frozen, buffers=local.buffers):
         raise ValueError(
             "Expected local to say what is trained (parts, frozen, buffers), got other settings "
@@ -189,22 +197,23 @@ class QuantizeMod(ClientLimits):
     """
 
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-        """Answer one message; a refusal is an error reply with the reason and without data.
-
-        Other message types are passed through: evaluation is not covered by any guarantee.
-        """
+        """Answer one message; a refusal is an error reply with the reason and without data."""
+        # Other types of messages are passed through: no guarantee covers a client's evaluation.
         if message.metadata.message_type.split(".")[0] != MessageType.TRAIN:
             return call_next(message, context)
         try:
             request, config = messages.read(message.content), context.node_config
             state = messages.ClientState(context)
-            member = Member(context.node_id, self.of_node(config), state, config, log_once)
+            # Number, limits and files are Flower's and the operator's word, never the message's.
+            member = Member(
+                context.node_id, self.with_operator_settings(config), state, config, log_once
+            )
             if request.step != UPLOAD:
                 answer = member.answer(request)
             else:
                 answer = _upload(member, request, message, context, call_next)
         except Exception as error:  # any error that a malicious message causes
-            # The reason goes to the server and has no data in it; the rest stays in this log.
+            # The reason goes to the server and has no data in it; the cause stays in this log.
             reason, why = refusal_reason(error)
             log(WARNING, refusal_line(reason, why))
             return messages.refusal(message, reason)
@@ -228,15 +237,15 @@ def _upload(
     context: Context,
     call_next: ClientAppCallable,
 ) -> RoundMessage:
-    """Charge this client, let it train, and answer with its encoded update."""
     old = messages.model_in(message.content, "the request")
     agreed = member.agree(request, old)
     # Charged before it trains: if the process dies, the account may overstate what was sent, and
     # never understate it.
     member.charge(agreed.membership, request.step)
     account = context.state.get(ACCOUNT_RECORD)
+    # After all checks: the train function gets the strategy's message alone.
     message.content = messages.without_protocol_records(message.content)
-    try:  # an error here may reveal data, so its text must not reach the server
+    try:  # an error from here on may reveal data, so its text must not reach the server
         payload = _encode(member, agreed, old, call_next(message, context))
     except Exception as error:
         raise NothingToSend from error
@@ -250,6 +259,7 @@ def _upload(
 
 def _encode(member: Member, agreed: AgreedUpload, old: Arrays, answer: Message) -> bytes:
     if answer.has_error():
+        # The train function's own words, for this client's log alone (`NothingToSend`).
         raise RuntimeError(answer.error.reason)
     new = messages.model_in(answer.content, "the train function's reply")
     return member.encode(agreed, old, new, messages.numbers_in(answer.content))

@@ -20,7 +20,7 @@ from randquant.planning.plans import Need
 from randquant.planning.privacy import CLIP_NORM, Privacy, refuse_spent
 from randquant.rounds.among_clients import AmongClients
 from randquant.rounds.parameter_free import Predicts
-from randquant.rounds.trained import Layout, trained_names
+from randquant.rounds.parameter_layout import Layout, trained_names
 from randquant.rounds.untuned import UntunedSteps
 from randquant.rounds.with_helper import WithHelper
 
@@ -61,8 +61,9 @@ class Wrapper(Protocol):
 W = TypeVar("W", bound=Wrapper)
 
 MAX_DEFAULT_DELTA = 1e-5
-"""Default delta of small populations, where a tenth of 1 / clients would be more: the default of
-`randquant.train`. Twice as much would be a weaker guarantee than that; half as much, more noise."""
+"""Default delta of small populations, where a tenth of 1 / clients would be more. It is the default
+of `randquant.train` too: twice as much would be a weaker guarantee than that, half as much more
+noise."""
 
 
 def for_target(
@@ -88,13 +89,13 @@ def for_target(
             `min_available_nodes` are raised to the cohort where they are lower.
         epsilon: the target in nats, for one client's whole participation; training ends before a
             round that would exceed it.
-        rounds: how many rounds; `start` runs as many by default.
+        rounds: number of rounds, which `start` runs by default.
         cohort: clients that are asked in each round, at least.
         model: what is trained: an ArrayRecord, a torch module, a state dict, or the number of
             coordinates of an update.
-        clients: how many clients there are, for the default of delta; the cohort by default.
-        dropouts: how many of a cohort may be lost without failing the round: the noise is that of
-            the others.
+        clients: number of all clients, for the default of delta; by default the cohort.
+        dropouts: number of clients of a cohort that may be lost without failing the round: the
+            noise of the others suffices.
         delta: of the target; by default a tenth of 1 / clients, and at most 1e-5.
         trust: `aggregate`, a server that sees sums only, or `local`, one that sees each client's
             codes.
@@ -138,6 +139,7 @@ def for_target(
         validate.choice(name, getattr(privacy, name), (plain,))
     if strategy is None:
         strategy = ParameterFree(min_train_nodes=cohort, min_available_nodes=cohort)
+    # A client that takes part less often needs less noise: `stop_at_epsilon` ends its part in time.
     most = min(rounds, privacy.max_participations or rounds)
     delta = min(MAX_DEFAULT_DELTA, 0.1 / population) if delta is None else delta
     dimension = _dimension(model, options.get("local", Local())) + len(privacy.numbers)
@@ -154,11 +156,12 @@ def for_target(
         cohort=summed if trust == "aggregate" else None, coordinates=privacy.coordinates,
     )  # fmt: skip
     make: Any = cls
-    left = replace(  # what the mechanism leaves open
+    # The mechanism has taken over the other settings: the wrapper refuses them (`scalar_encoder`).
+    left_open = replace(
         privacy, bits="auto", clip_norm=CLIP_NORM, coordinates=None, max_participations=None
     )
     wrapper: W = make(
-        strategy, mechanism, stop_at_epsilon=epsilon, delta=delta, privacy=left, **options
+        strategy, mechanism, stop_at_epsilon=epsilon, delta=delta, privacy=left_open, **options
     )
     wrapper.rounds, wrapper.needed = rounds, cohort
     # By default Flower selects as few as two clients, fewer than the noise is calibrated for.
@@ -191,7 +194,7 @@ def _dimension(model: Any, local: Local) -> int:
                 f"coordinates, got {validate.shown(model)}."
             ) from None
     arrays = model_arrays(record)
-    layout = Layout.of(arrays, trained_names(arrays, local.parts, local.frozen))
+    layout = Layout.from_model(arrays, trained_names(arrays, local.parts, local.frozen))
     layout.check_running(local.buffers)
     layout.check_tied(arrays)
     return layout.dimension

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from flwr.serverapp.strategy import Strategy
 
-from randquant.rounds.trained import Arrays
+from randquant.rounds.parameter_layout import Arrays
 
 
 def arrays_in(strategy: Strategy) -> dict[str, np.ndarray]:
     """Return the arrays of a strategy by attribute and key, for `restore`.
 
-    Only of attributes that are lists or dictionaries of nothing but arrays.
+    They are those of attributes that are lists or dictionaries with arrays alone.
     """
     return {
         f"{name}/{key}": array
@@ -51,6 +51,7 @@ def restore(strategy: Strategy, arrays: Arrays, first: Mapping[str, Any]) -> Non
                 f"Expected arrays that {type(strategy).__name__} remembers, got {name!r}."
             )
         by_attribute.setdefault(attribute, {})[key] = array
+    # Arrays that are not in the file are of a later state, or of another run: they go first.
     for attribute in {name.partition("/")[0] for name in arrays_in(strategy)}:
         setattr(strategy, attribute, first.get(attribute))
     for attribute, parts in by_attribute.items():

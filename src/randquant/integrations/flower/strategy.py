@@ -26,10 +26,10 @@ from randquant.rounds.accountant import SO_FAR, RunAccountant
 from randquant.rounds.among_clients import AmongClients
 from randquant.rounds.history import History, RoundRow
 from randquant.rounds.offer import Offer
+from randquant.rounds.parameter_layout import Arrays, Layout, trained_names
 from randquant.rounds.protocol import UPLOAD
-from randquant.rounds.run import ModelAndMoments, RoundsFailed, ServerRun, alongside_numbers
+from randquant.rounds.run import ModelAndMoments, RoundsFailed, ServerRun, scalar_encoder
 from randquant.rounds.store import ServerStore
-from randquant.rounds.trained import Arrays, Layout, trained_names
 from randquant.rounds.untuned import UntunedSteps
 from randquant.rounds.with_helper import WithHelper
 from randquant.secure_sums.secagg.terms import ProtocolError
@@ -55,14 +55,19 @@ class QuantizedStrategy(Strategy):
         privacy: what the mechanism leaves open: `neighboring`, and what is sent with updates, in
             `numbers` and `weighted_by`.
         local: `parts` and `frozen`, patterns such as `head.*` of the arrays that are trained, sent
-            and counted; and `buffers`: what to do about a model with running statistics (of a batch
-            norm): `refuse` it, train with `frozen` ones, which clients check, or let the `server`
-            have its own: clients may compute others, which they do not send.
-        sums: how secure sums are made: `AmongClients`, or `WithHelper` in one message.
+            and counted; and `buffers`, for a model with running statistics (of a batch norm):
+            `refuse` it, train with `frozen` ones, which clients check, or let the `server` have its
+            own: clients may compute others, which they do not send.
+        sums: the kind of secure sums: `AmongClients`, or `WithHelper` in one message.
         folder: folder for the model, the strategy's moments and the account, in `server.sqlite`:
             the account is written before clients are asked, all after every round. A run started
             again with the same folder continues.
-        patience: how many rounds in a row may fail before `start` raises RoundsFailed.
+        patience: number of failed rounds in a row after which `start` raises RoundsFailed.
+
+    Attributes:
+        accountant: counts what the run has cost each client.
+        stopped: why training is over; empty while it goes on.
+        history: all rounds, those that failed included.
 
     Guarantees:
         The reported epsilon holds for every client and its numbers, whatever fails: it counts all
@@ -96,15 +101,16 @@ class QuantizedStrategy(Strategy):
     ) -> None:
         self.strategy, self.sums = ParameterFree() if strategy is None else strategy, sums
         mod.check_inner(self.strategy)
+        # Before its first step: a run that is restored must not keep moments of another run.
         self._initial_memory = state.memory(self.strategy)
         self.local = mod.check_local(local)
-        scalars = alongside_numbers(mechanism, privacy)
+        scalars = scalar_encoder(mechanism, privacy)
         untuned = None
         if isinstance(self.strategy, ParameterFree):
             untuned = UntunedSteps(self.strategy.predicts)
         # The model is not known yet: an offer of the largest dimension fails now if any would, and
         # is read as clients will read it.
-        offer = Offer(mechanism, 2**29, beside=scalars, scaled=untuned is not None)
+        offer = Offer(mechanism, 2**29, scalars=scalars, scaled=untuned is not None)
         Offer.from_text(offer.to_text())
         accountant = RunAccountant(
             delta,
@@ -124,17 +130,14 @@ class QuantizedStrategy(Strategy):
 
     @property
     def accountant(self) -> RunAccountant:
-        """Account of what the run has cost its clients."""
         return self.run.accountant
 
     @property
     def stopped(self) -> str:
-        """Reason why training is over; empty while it is not."""
         return self.run.stopped
 
     @property
     def history(self) -> list[RoundRow]:
-        """All rounds, including those that failed."""
         return self.run.history
 
     def configure_train(
@@ -155,7 +158,8 @@ class QuantizedStrategy(Strategy):
             return []
         chosen = {request.metadata.dst_node_id for request in requests}
         try:
-            # A strategy of the user's own may choose as it likes, and the account must still hold.
+            # A strategy of the user's own may choose any clients: a repeated one would answer twice
+            # and be charged once.
             if len(chosen) < len(requests) or not chosen <= set(view.get_node_ids()):
                 raise ProtocolError(
                     "Expected each client once in a round and within its epsilon, got a repeated "
@@ -163,8 +167,9 @@ class QuantizedStrategy(Strategy):
                 )
             begun = self.sums.begin(offer, sorted(chosen), log)
             current = FlowerRound(number, arrays, requests, begun, grid, self.sums.step_timeout)
-            current.ask(until=UPLOAD)
+            current.run_steps(until=UPLOAD)
         except ValueError as error:
+            # Nobody was asked to upload, so nobody is charged.
             self.run.failed(number, 0, error)
             return []
         initial = functools.partial(self._model_and_moments, arrays)
@@ -187,7 +192,7 @@ class QuantizedStrategy(Strategy):
         layout = self._layout(old)
         try:
             current.take(replies)
-            current.ask()
+            current.run_steps()
             step = run.step(round_sum, layout, old, self._last or self.rounds)
             moved = {name: Array(array) for name, array in layout.moved(old, step).items()}
         except ValueError as error:
@@ -210,12 +215,13 @@ class QuantizedStrategy(Strategy):
         row = run.succeeded(number, requested, clients, sizes, self._model_and_moments(arrays))
         private = {"clients": clients, "dropped": row.dropped, "epsilon": row.epsilon, **sizes}
         private |= run.numbers_with_noise(round_sum.offer, clients)
+        # Last: no metric of the strategy's takes the place of a figure of the account.
         return arrays, MetricRecord({**(metrics or {}), **private})
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Delegate to the strategy; evaluation is not protected."""
+        # The strategy's own, and not protected: `check_inner` has logged a warning.
         if self.stopped:
             return []
         return self.strategy.configure_evaluate(server_round + self.run.done, arrays, config, grid)
@@ -223,11 +229,9 @@ class QuantizedStrategy(Strategy):
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """Delegate to the strategy."""
         return self.strategy.aggregate_evaluate(server_round + self.run.done, replies)
 
     def summary(self) -> None:
-        """Log the privacy settings and the strategy's own summary."""
         mod.summarise(self.strategy, self.run, self.least)
 
     def start(
@@ -266,6 +270,7 @@ class QuantizedStrategy(Strategy):
         grid = PollingGrid.over(grid)
         with contextlib.ExitStack() as stack:
             if self.run.store is not None:
+                # One process at a time: two would overwrite each other's account.
                 make_folder(self.run.store.path.parent)
                 stack.enter_context(files.folder(self.run.store.path.parent))
             arrays = self._restore_or(initial_arrays)
@@ -286,7 +291,7 @@ class QuantizedStrategy(Strategy):
                 grid, arrays, max(planned - done, 0), timeout, train_config, evaluate_config,
                 evaluate if evaluate_fn else None,
             )  # fmt: skip
-            result.arrays = result.arrays or arrays
+            result.arrays = result.arrays or arrays  # Flower has none if no round was left
             for name in ("train_metrics_clientapp", "evaluate_metrics_clientapp",
                          "evaluate_metrics_serverapp"):  # fmt: skip
                 setattr(result, name, {n + done: m for n, m in getattr(result, name).items()})
@@ -305,12 +310,12 @@ class QuantizedStrategy(Strategy):
         rounds = {} if result is None else result.evaluate_metrics_serverapp
         measured = {number: dict(metrics) for number, metrics in rounds.items()}
         for number, metrics in ({} if result is None else result.train_metrics_clientapp).items():
-            released = {f"clients' {n}": metrics[n] for n in self.run.names if n in metrics}
+            released = {f"clients' {n}": metrics[n] for n in self.run.scalar_names if n in metrics}
             measured.setdefault(number, {}).update(released)
         return self.run.outcome(title, measured)
 
     def _layout(self, model: Arrays) -> Layout:
-        layout = Layout.of(model, trained_names(model, self.local.parts, self.local.frozen))
+        layout = Layout.from_model(model, trained_names(model, self.local.parts, self.local.frozen))
         layout.check_running(self.local.buffers)
         return layout
 
@@ -326,18 +331,18 @@ class QuantizedStrategy(Strategy):
         return bool(self.stopped)
 
     def _settle(self, layout: Layout, old: Arrays, arrays: ArrayRecord) -> None:
-        """Undo what a strategy's step must not change, and take the server's own statistics."""
+        # A strategy may have averaged counters, or changed dtypes: the old values are put back.
         for name, value in layout.settled(old, messages.model_arrays(arrays)).items():
             arrays[name] = Array(value)
         if self._statistics is not None:
-            # A copy: the user's function may change its argument.
+            # It gets a copy: the user's function may change its argument.
             returned = messages.model_arrays(self._statistics(ArrayRecord(dict(arrays.items()))))
             for name, value in layout.settled(old, messages.model_arrays(arrays), returned).items():
                 arrays[name] = Array(value)
 
     @property
     def _step_name(self) -> str:
-        # Kept in the store: moments of one strategy mean nothing to another.
+        # It is kept in the store, since moments of one strategy mean nothing to another.
         return type(self.strategy).__name__
 
     def _model_and_moments(self, arrays: ArrayRecord) -> ModelAndMoments:
@@ -345,7 +350,7 @@ class QuantizedStrategy(Strategy):
         return model, state.arrays_in(self.strategy)
 
     def _restore_or(self, initial: ArrayRecord) -> ArrayRecord:
-        """Return the model to continue with: the folder's, if it has one."""
+        # The folder's model, if it has one: its account goes on, whatever `initial` is.
         self.run.begin()
         model = messages.model_arrays(initial)
         layout = self._layout(model)  # refuses running statistics, if so configured

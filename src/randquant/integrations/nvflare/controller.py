@@ -25,14 +25,14 @@ from randquant.aggregation.registry import from_record
 from randquant.integrations.nvflare.tasks import build_task, number, read, site_name
 from randquant.privacy.guarantee import Neighboring
 from randquant.rounds.accountant import SO_FAR, RunAccountant
-from randquant.rounds.foreign import logged
 from randquant.rounds.offer import Offer
 from randquant.rounds.parameter_free import Predicts
+from randquant.rounds.parameter_layout import Layout
 from randquant.rounds.protocol import RoundMessage
 from randquant.rounds.run import RoundsFailed, ServerRun
 from randquant.rounds.store import ServerStore
 from randquant.rounds.sums import Log, PlainSum, RoundSum
-from randquant.rounds.trained import Layout
+from randquant.rounds.untrusted import logged
 from randquant.rounds.untuned import UntunedSteps
 from randquant.rounds.with_helper import WithHelper
 
@@ -45,7 +45,7 @@ class JobOptions:
         learning_rate: the model moves by this times the mean update; auto for steps that need no
             rate (docs/theory/untuned.md). Then sites scale their updates to clip_norm.
         predicts: for learning_rate auto, what the model predicts, `classes` or `numbers`.
-        patience: how many rounds in a row may fail before the job is stopped.
+        patience: number of failed rounds in a row after which the job is stopped.
         neighboring: the neighbouring relation of the guarantee.
         timeout: seconds for a round.
         task_name: of the task that sites train for.
@@ -117,7 +117,7 @@ class QuantizeController(Controller):
         self._new_run(lambda level, line: None)
 
     def start_controller(self, fl_ctx: FLContext) -> None:
-        """Load the first model."""
+        # Another run than that of the constructor, which had no engine to log to.
         self._run = self._new_run(self._logger(fl_ctx))
         self._learnable: ModelLearnable = self._persistor.load(fl_ctx)
         self._set_model(self._model)
@@ -161,7 +161,7 @@ class QuantizeController(Controller):
                     except RoundsFailed as failed:
                         self.system_panic(f"randquant: {failed}", fl_ctx)
                         return
-            log(INFO, f"randquant: the run, {run.accountant.told()}; {SO_FAR}")
+            log(INFO, f"randquant: the run, {run.accountant.summary()}; {SO_FAR}")
 
     def stop_controller(self, fl_ctx: FLContext) -> None:
         """Do nothing: the state is on disk already."""
@@ -170,8 +170,8 @@ class QuantizeController(Controller):
         self, client: Any, task_name: str, client_task_id: str, result: Shareable,
         fl_ctx: FLContext,
     ) -> None:  # fmt: skip
-        """Ignore an answer that comes too late."""
-        # Its site was charged when it was asked, so that the account covers what it sent.
+        # It came too late, and is not used. The account covers what the site has sent all the same:
+        # it was charged when it was asked.
         self.log_warning(fl_ctx, f"randquant: an answer of {logged(client.name)} came too late.")
 
     @property
@@ -223,18 +223,19 @@ class QuantizeController(Controller):
         return log
 
     def _layout(self) -> Layout:
-        return Layout.of(self._model)
+        return Layout.from_model(self._model)
 
     def _offer(self) -> Offer:
         # Running statistics are not sent: the server keeps those of the first model.
         return self._run.offer(self._layout(), "server", examples=self.examples)
 
     def _eligible(self, log: Log) -> list[str]:
-        """Return the names of the connected sites whose epsilon stays within the limit."""
+        # By number. Of two sites with one number the later one takes the other's place.
         names = {}
         for client in self._engine.get_clients():
             try:
                 name = site_name(client.name)
+            # A site whose name cannot be in a log or a file's name does not end the others' round.
             except ValueError as error:
                 log(WARNING, f"randquant: a site is left out: {error}")
                 continue
@@ -253,10 +254,12 @@ class QuantizeController(Controller):
         def take(client_task: ClientTask, fl_ctx: FLContext) -> None:
             site = number(client_task.client.name)
             received.append((site, read(client_task.result or Shareable(), session)))
-            client_task.result = None  # it is read, and the task need not keep its bytes
+            # It is read: else the task would keep the bytes of all sites until the round is over.
+            client_task.result = None
 
         name, seconds = self.options.task_name, self.options.timeout
         task = Task(name, self._task_data(round_sum), timeout=seconds, result_received_cb=take)
+        # For all of them until the timeout: who is in the mean does not depend on who is fastest.
         self.broadcast_and_wait(
             task, fl_ctx, sites, min_responses=len(sites), abort_signal=abort_signal
         )
@@ -273,13 +276,14 @@ class QuantizeController(Controller):
         # The store first: it is what a restart goes on from, and the persistor's file a copy.
         run.succeeded(run.done, len(sites), round_sum.clients, sizes, (self._model, {}))
         self._persistor.save(self._learnable, fl_ctx)
-        cost = f"{run.accountant.told()}; {SO_FAR}"
+        cost = f"{run.accountant.summary()}; {SO_FAR}"
         log(INFO, f"randquant: round {run.done} of {self.rounds}: {cost}")
 
     def _begin_sum(self, sites: list[str], log: Log) -> RoundSum:
         clients, offer = sorted(map(number, sites)), self._offer()
         if self.sums is not None and offer.mechanism.trust == "aggregate":
             return replace(self.sums, least=self._min_sites).begin(offer, clients, log)
+        # A site gets one message a round, which leaves none for drawing a seed with the server.
         return PlainSum(offer, clients, log, self.min_clients, drawn=False)
 
     def _task_data(self, round_sum: RoundSum) -> Shareable:
@@ -292,7 +296,6 @@ class QuantizeController(Controller):
         self._learnable[ModelLearnableKey.WEIGHTS] = arrays
 
     def _restore(self) -> bool:
-        """Continue with the folder's model and account; return False if it has none."""
         offer = self._offer()
         stored = self._run.stored(offer, self._model)
         if stored is None:

@@ -19,14 +19,14 @@ from randquant.integrations.nvflare import tasks
 from randquant.privacy.guarantee import Neighboring
 from randquant.rounds.limits import ClientLimits
 from randquant.rounds.member import AgreedUpload, Member
-from randquant.rounds.trained import Arrays
+from randquant.rounds.parameter_layout import Arrays
 
 FAILED = ReturnCode.EXECUTION_EXCEPTION
 FAILURES = tuple(code for name, code in vars(ReturnCode).items() if name.isupper() and name != "OK")
 """NVFlare's own return codes of failed tasks; any other is replaced by FAILED."""
 
 AGREED_KEY = "randquant.asked"
-"""Key of the agreed request, and its model, in the context of a task."""
+"""Key of the agreed request, and of its model, in the context of a task."""
 
 
 class QuantizeFilter(Filter):
@@ -43,8 +43,8 @@ class QuantizeFilter(Filter):
             that it counts is sent.
         delta: in (0, 1).
         neighboring: what the guarantee hides.
-        examples: how many examples (patients) this site's updates are means of, or fewer: the
-            limit is then for one of them. Its training code must clip the gradient of each
+        examples: number of examples (patients) that this site's updates are means of, or a smaller
+            one: the limit is then for one of them. Its training code must clip the gradient of each
             example to `clip_norm` and send the mean, as WEIGHT_DIFF. None: the limit is for all
             data of the site.
         helper: public identity, 64 hexadecimal digits, of the helper of secure sums that this site
@@ -83,7 +83,7 @@ class QuantizeFilter(Filter):
         self.neighboring: Neighboring = neighboring
         self.examples, self.helper, self.identity = examples, helper, identity
         self.clip_norm = clip_norm
-        # Kept in this process, so that an account that is replaced by an older copy is noticed.
+        # It has the account's version, so that an older copy put in its place is noticed.
         self._state: dict[str, dict[str, Any]] = {}
         self._limits()  # for its ValueError: settings fail when the site starts, not in a job
 
@@ -139,7 +139,7 @@ class QuantizeFilter(Filter):
         if result.data_kind not in (DataKind.WEIGHTS, DataKind.WEIGHT_DIFF):
             raise ValueError(f"Expected an update or a model, got {result.data_kind!s}.")
         whole = result.data_kind == DataKind.WEIGHTS
-        # The difference of two rounded models may move by more than one clipped gradient does.
+        # A site's difference of two rounded models may move by more than one clipped gradient does.
         if whole and self.examples is not None:
             raise ValueError(
                 "Expected the mean of clipped gradients as WEIGHT_DIFF, got a model: one "

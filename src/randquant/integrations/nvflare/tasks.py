@@ -67,7 +67,7 @@ def build_result(answer: RoundMessage) -> Shareable:
 
 
 def read(result: Shareable, session: bytes) -> RoundMessage | Exception:
-    """Read a site's result as the answer of a round; return the error if it is malformed."""
+    # An error is returned and not raised: the sum logs it, and goes on without the site.
     try:
         code = _header(result, ReservedKey.RC)
         if code not in (None, ReturnCode.OK):
@@ -83,7 +83,6 @@ def read(result: Shareable, session: bytes) -> RoundMessage | Exception:
 
 
 def read_data(message: Shareable) -> DXO:
-    """Return the data of a task or an answer; ValueError if there are none."""
     try:
         return from_shareable(message)
     except Exception as error:  # any error that a malicious message causes
@@ -118,7 +117,7 @@ def _copy(array: Any) -> np.ndarray:
 def _header(message: Shareable, name: str) -> Any:
     try:
         return message.get_header(name)
-    except ValueError:  # a malformed message, whose headers are no dictionary
+    except ValueError:  # of a malformed message, whose headers are not a dictionary
         return None
 
 

@@ -7,18 +7,24 @@ proofs. Proofs of all this, and limits: `docs/theory/helper-sums.md`.
 
 from typing import TYPE_CHECKING
 
-from randquant._internal.faces import lazily
+from randquant._internal.lazy_imports import lazily
 
 if TYPE_CHECKING:
     from randquant.secure_sums.helper.collector import HelperSum
     from randquant.secure_sums.helper.helper import Helper, HelperLimits
     from randquant.secure_sums.helper.message import HelperTerms, masked_message
-    from randquant.secure_sums.helper.proven import commitment_of, proven_message
+    from randquant.secure_sums.helper.proven import proven_message, verify_key_commitment
     from randquant.secure_sums.helper.sealing import HelperKey
 
 __all__ = [
-    "Helper", "HelperKey", "HelperLimits", "HelperSum", "HelperTerms", "commitment_of",
-    "masked_message", "proven_message",
+    "Helper",
+    "HelperKey",
+    "HelperLimits",
+    "HelperSum",
+    "HelperTerms",
+    "masked_message",
+    "proven_message",
+    "verify_key_commitment",
 ]  # fmt: skip
 
 lazily(__name__)

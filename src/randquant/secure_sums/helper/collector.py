@@ -23,8 +23,9 @@ from randquant.secure_sums.helper.request import (
 from randquant.secure_sums.secagg.terms import ProtocolError
 
 MAX_MEMORY_BYTES = 2**26
-"""Masked vectors of a sum that are kept in memory; if they have more bytes, they are written to a
-temporary file. A server with ten sums at once needs ten times as much."""
+"""Bytes of a sum's masked vectors that are kept in memory; more are written to a temporary file.
+With twice as many a server needs twice the memory for each of its sums; with half, sums of half the
+size wait for the disk."""
 
 
 class HelperSum:
@@ -38,7 +39,8 @@ class HelperSum:
         terms: the public terms.
         directory: each client's public identity, as the helper has them: a client that did not sign
             its seed is then refused at once.
-        verify_key: 32 random bytes, where the terms have its `proven.commitment_of`: clients then
+        verify_key: 32 random bytes, where the terms have its `proven.verify_key_commitment`:
+        clients then
             send a `proven_message`. No client may know it.
 
     Attributes:
@@ -68,7 +70,7 @@ class HelperSum:
 
     @property
     def clients(self) -> frozenset[int]:
-        """The clients in the sum: after `unmask` without those that the helper has left out."""
+        # After `unmask` without those that the helper has left out.
         return self._clients or frozenset(self._seeds)
 
     def add(self, client: int, message: bytes) -> None:
@@ -142,7 +144,8 @@ class HelperSum:
         digest = hashlib.sha256(self._request).digest()
         left_out, masks_sum = read_answer(self.terms, digest, self._seeds, answer)
         count = len(self._seeds) - len(left_out)
-        # The helper checks it, too. The server need not trust it (helper-sums.md, Proposition 3).
+        # The helper checks this too, but the server need not trust it (theory/helper-sums.md,
+        # Proposition 3).
         self._check_least(count)
         vectors = ((client, self._vector(client)) for client in left_out)
         total = self._running_sum.without(vectors, masks_sum)

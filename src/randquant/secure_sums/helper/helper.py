@@ -31,13 +31,13 @@ from randquant.secure_sums.helper.sealing import HYBRID, SUITES, HelperKey, Open
 from randquant.secure_sums.secagg.terms import ProtocolError
 
 Check = Callable[[], None]
-"""Function that is called between the steps of an answer; it raises ProtocolError if the server no
-longer waits for the answer."""
+"""Function that is called between the steps of an answer, and raises ProtocolError if the server no
+longer waits for it."""
 
 Affords = Callable[[HelperTerms, Mapping[str, int], Check], bool]
 """Function that returns True if a client may be in a sum of these terms, given its number of sums
-by the text of their offers, this sum included. Sums whose offer's text no request has brought are
-under the empty text. It calls the check between its long computations."""
+for each offer, by the offer's text, this sum included. Sums whose offer's text was in no request
+are counted under the empty text. It calls the check between its long computations."""
 
 T = TypeVar("T")
 
@@ -140,8 +140,7 @@ class HelperLimits:
     ) -> bool:
         if self.most_sums is not None and sum(n for _, n in account) > self.most_sums:
             return False
-        # Two digests may have one text: those whose text is unknown have the empty one, and count
-        # together.
+        # Added up by text: several digests of unknown text share the empty one.
         by_text: Counter[str] = Counter()
         for digest, count in account:
             by_text[texts[digest]] += count
@@ -222,17 +221,17 @@ class Helper:
 
     @property
     def key(self) -> HelperKey:
-        """The helper's public key, for the terms of sums: announce it to the server."""
+        # Part of the terms of each sum, so the server must have it before a round.
         return self._opening.key
 
     @property
     def identity(self) -> bytes:
-        """The helper's public identity, 32 bytes, which clients have in their settings."""
+        # Clients have it in their settings, and never take it from a server.
         return self._identity.public_key().public_bytes_raw()
 
     @property
     def sums(self) -> Mapping[int, int]:
-        """Number of sums that each client is in, by the client's number."""
+        # By client, the number of sums that it is in.
         return self._journal.sums()
 
     def answer(self, request: bytes, check: Check = lambda: None) -> bytes:

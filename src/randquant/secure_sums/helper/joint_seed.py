@@ -43,15 +43,15 @@ class JointSeed:
 
     @property
     def request(self) -> bytes:
-        """The request to the helper: the commitment hides the server's part."""
-        # A helper that knew the part could try signatures until it likes the seed.
+        # The commitment hides the server's part from the helper, which could otherwise try
+        # signatures until it likes the seed.
         return REQUEST_MAGIC + _commitment(self._session, self._part) + self._session
 
     def close(self, answer: bytes) -> tuple[int, bytes]:
         """Return the seed, below 2**64, and its proof.
 
         Raises:
-            ProtocolError: the answer has not the length of a signature.
+            ProtocolError: the answer does not have the length of a signature.
         """
         if len(answer) != SIGNATURE_BYTES:
             raise ProtocolError(
@@ -64,8 +64,8 @@ class JointSeed:
 def signed(identity: Ed25519PrivateKey, request: bytes) -> bytes:
     """Answer a request as the helper: by a signature, which the server cannot predict.
 
-    Ed25519 signatures are deterministic: the same request gets the same answer, and the helper
-    needs no record of it.
+    Ed25519 signatures are deterministic: the same request gets the same answer, so the helper needs
+    no record of it.
 
     Raises:
         ProtocolError: the request is not one for a signature.

@@ -70,10 +70,13 @@ class HelperJournal:
             database.execute("REPLACE INTO helper VALUES (0, ?, NULL)", [fingerprint])
 
     def keep(self, fingerprint: bytes, secret: bytes) -> bytes:
-        """Return the file's secret key; store this one first if the file has none of its length."""
+        """Return the file's secret key.
+
+        If the file has none of this length, the given one is stored and returned.
+        """
         with self._database.transaction() as database:
             row = database.execute("SELECT secret FROM helper").fetchone()
-            # A key of another length belongs to another suite.
+            # A key of another length is of another suite, which the operator no longer wants.
             if row is not None and row[0] is not None and len(row[0]) == len(secret):
                 return row[0]
             database.execute("DELETE FROM sessions")

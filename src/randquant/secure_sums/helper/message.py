@@ -33,7 +33,8 @@ FORMAT = "randquant helper terms, version 1"
 # Beyond what one server can add up: bounds for numbers that a hostile party may send.
 MAX_CLIENTS, MAX_COORDINATES = 2**24, 2**31
 MAX_SESSION_BYTES = 64
-# Terms with a hybrid key have about 3,000 characters: a much longer text is not even parsed.
+# Terms with a hybrid key have about 3,000 characters: a much longer text is not parsed. Half of it
+# would do too; twice of it would let a stranger's text take twice the memory.
 MAX_TERMS_TEXT_LENGTH = 2**14
 OFFER_BYTES = COMMITMENT_BYTES = 32
 MAX_CODE = 2**16 - 1
@@ -96,7 +97,6 @@ class HelperTerms:
 
     @property
     def digest(self) -> bytes:
-        """SHA-256 of the terms, 32 bytes."""
         return hashlib.sha256(b"randquant helper sum\0" + self.to_text().encode()).digest()
 
     def to_text(self) -> str:
@@ -107,7 +107,11 @@ class HelperTerms:
 
     @classmethod
     def from_text(cls, text: str) -> HelperTerms:
-        """Invert `to_text`; ProtocolError if the text, which need not be trusted, is invalid."""
+        """Invert `to_text`.
+
+        Raises:
+            ProtocolError: the text, which may be a stranger's, is not that of terms.
+        """
         try:
             if len(text) > MAX_TERMS_TEXT_LENGTH:
                 raise ValueError("it is too long")

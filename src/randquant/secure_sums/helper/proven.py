@@ -43,7 +43,7 @@ ALGORITHM_CODE = 0xFFFFFFFF  # of the range for private use
 PROOFS_COUNT = 3
 """Proofs of one message over Field64 (theory/vdaf.md, Proposition 2). A client could search for a
 message with one proof that is accepted, in 2**56 hashes; six would double the proof's bytes."""
-LEADER, HELPER = 0, 1  # Prio3's numbers of the two aggregators
+LEADER_NUMBER, HELPER_NUMBER = 0, 1  # Prio3's numbers of the two aggregators
 BOUND_BYTES = Prio3.NONCE_SIZE + 2 * SEED_SIZE
 VERIFY_KEY_BYTES = Prio3.VERIFY_KEY_SIZE
 TOTAL_TAG_BYTES = 32  # of SHA-256
@@ -91,13 +91,13 @@ def proven_message(
 
     Example:
         >>> import tempfile
-        >>> from randquant.secure_sums.helper import Helper, HelperSum, commitment_of
+        >>> from randquant.secure_sums.helper import Helper, HelperSum, verify_key_commitment
         >>> identity, verify_key = Ed25519PrivateKey.generate(), os.urandom(32)
         >>> pinned = identity.public_key().public_bytes_raw()
         >>> helper = Helper(tempfile.mkdtemp(), identity)
         >>> terms = HelperTerms(
         ...     b"run 7, round 1", helper.key, 100, 3, dimension=4, bits=8,
-        ...     largest=1, commitment=commitment_of(verify_key),
+        ...     largest=1, commitment=verify_key_commitment(verify_key),
         ... )
         >>> server = HelperSum(terms, verify_key=verify_key)
         >>> for client in (3, 5, 8):
@@ -125,7 +125,7 @@ def proven_message(
     bound = nonce + serialization.encode_public_share(public)
     sealed = terms.key.seal(seed, context(digest, client) + bound)
     signature = b"" if identity is None else identity.sign(signed_bytes(digest, client, sealed))
-    leader = serialization.encode_input_share(prio3, shares[LEADER])
+    leader = serialization.encode_input_share(prio3, shares[LEADER_NUMBER])
     return b"".join((MAGIC, bound, sealed, signature, leader))
 
 
@@ -163,7 +163,7 @@ def read_proven(terms: HelperTerms, message: Any) -> tuple[SealedSeed, LeaderSha
     middle = start + terms.key.sealed_bytes
     end = middle + len(message) - unsigned_size
     try:
-        share = serialization.decode_input_share(prio3_for(terms), LEADER, message[end:])
+        share = serialization.decode_input_share(prio3_for(terms), LEADER_NUMBER, message[end:])
     except ValueError as error:
         raise ProtocolError(str(error)) from None
     bound = message[len(MAGIC) : start]
@@ -185,11 +185,11 @@ def leader_verifier(
     nonce, encoded = bound[: prio3.NONCE_SIZE], bound[prio3.NONCE_SIZE :]
     try:
         public = serialization.decode_public_share(prio3, encoded)
-        state, verifier = prio3.verify_init(verify_key, ctx, LEADER, nonce, public, share)
+        state, verifier = prio3.verify_init(verify_key, ctx, LEADER_NUMBER, nonce, public, share)
     except ValueError as error:
         raise ProtocolError(str(error)) from None
     # Prio3 compares the parts in its last step only, when the helper's sum is out already.
-    if public is None or verifier.joint_rand_part != public[LEADER]:
+    if public is None or verifier.joint_rand_part != public[LEADER_NUMBER]:
         raise ProtocolError(
             "Expected the joint randomness of the server's share, got a public share without it."
         )
@@ -220,7 +220,9 @@ def _verify(
     prio3, ctx = prio3_for(terms), proof_context(digest)
     nonce, encoded = report.bound[: prio3.NONCE_SIZE], report.bound[prio3.NONCE_SIZE :]
     public = serialization.decode_public_share(prio3, encoded)
-    state, helper = prio3.verify_init(verify_key, ctx, HELPER, nonce, public, helper_share(seed))
+    state, helper = prio3.verify_init(
+        verify_key, ctx, HELPER_NUMBER, nonce, public, helper_share(seed)
+    )
     leader = serialization.decode_verifier_share(prio3, report.verifier)
     # theory/helper-sums.md, Proposition 9: Prio3 leaves the helper's part to the server to compare,
     # which would find a report false when it is in the helper's sum already.
@@ -236,7 +238,7 @@ def helper_total(terms: HelperTerms, digest: bytes, seeds: Iterable[bytes]) -> V
     prio3, ctx = prio3_for(terms), proof_context(digest)
     total = prio3.agg_init()
     for seed in seeds:
-        meas_share = prio3.helper_meas_share(ctx, HELPER, helper_share(seed).share)
+        meas_share = prio3.helper_meas_share(ctx, HELPER_NUMBER, helper_share(seed).share)
         total = prio3.agg_update(total, prio3.flp.valid.truncate(meas_share))
     return total
 
@@ -274,6 +276,9 @@ def verifier_bytes(terms: HelperTerms) -> int:
     return prio3.flp.VERIFIER_LEN * PROOFS_COUNT * prio3.field.ENCODED_SIZE + SEED_SIZE
 
 
-def commitment_of(verify_key: bytes) -> bytes:
-    """Return the commitment to a verification key, for `HelperTerms.commitment`, 32 bytes."""
+def verify_key_commitment(verify_key: bytes) -> bytes:
+    """Return the commitment to a verification key, 32 bytes, for `HelperTerms.commitment`.
+
+    Clients see the commitment alone: one who knew the key could forge proofs.
+    """
     return hashlib.sha256(b"randquant verification key\0" + verify_key).digest()

@@ -49,7 +49,7 @@ MAX_OFFER_BYTES = 2**20
 """Longest text of an offer, which the journal keeps: the text of a channel has 1,000 to 250,000
 bytes. A longer one would let a server fill the helper's disk."""
 
-# The helper sends a number only: it says no more about the seed or codes than the reason.
+# The helper sends a number and no text: it reveals no more about seed or codes than the reason.
 LEFT_OUT = {
     1: "Expected a seed that the helper can open, sealed to its key for this client and sum.",
     2: "Expected a seed signed by this client: the helper's directory does not confirm it.",
@@ -110,7 +110,7 @@ class HelperRequest:
         seeds_start = end + (KEY_BYTES if terms.largest else 0)
         verify_key = message[end:seeds_start]
         # theory/helper-sums.md, Proposition 7: fixed before clients have drawn their nonces.
-        if terms.largest and proven.commitment_of(verify_key) != terms.commitment:
+        if terms.largest and proven.verify_key_commitment(verify_key) != terms.commitment:
             raise ProtocolError(_wrong_verify_key(terms, verify_key))
         seeds = _read_seeds(message, seeds_start, count, terms, SIGNATURE_BYTES * signed)
         return cls(terms, seeds, offer, hashlib.sha256(message).digest(), verify_key)
@@ -143,7 +143,7 @@ def _wrong_verify_key(terms: HelperTerms, verify_key: bytes) -> str:
     return (
         "Expected the verification key of the terms, which are committed to "
         f"{terms.commitment.hex()[:16]}..., got a key with the commitment "
-        f"{proven.commitment_of(verify_key).hex()[:16]}...."
+        f"{proven.verify_key_commitment(verify_key).hex()[:16]}...."
     )
 
 
@@ -153,7 +153,7 @@ def _read_seeds(
     sizes = [NUMBER_BYTES, terms.key.sealed_bytes, signature_size]
     sizes += [proven.BOUND_BYTES, proven.verifier_bytes(terms)] if terms.largest else [0, 0]
     client_size = sum(sizes)
-    # Before anything is read of the clients: a count of billions takes no memory.
+    # Before anything of the clients is read: a stranger's count of billions takes no memory.
     if len(message) != start + count * client_size:
         raise ProtocolError(
             f"Expected a request of {start + count * client_size} bytes for {count} clients, got "
@@ -287,7 +287,6 @@ class MaskedVectors:
         self._total = np.zeros(terms.dimension, dtype=np.uint32)
 
     def read(self, message: Any) -> tuple[SealedSeed, bytes]:
-        """Split a message into sealed seed and packed vector; ProtocolError if malformed."""
         return read_message(self._terms, message)
 
     def add(self, client: int, packed: bytes) -> None:
@@ -320,7 +319,7 @@ class ProvenVectors:
 
     def __init__(self, terms: HelperTerms, digest: bytes, verify_key: bytes) -> None:
         validate.whole("bytes of verify_key", len(verify_key), low=SEED_SIZE, high=SEED_SIZE)
-        if proven.commitment_of(verify_key) != terms.commitment:
+        if proven.verify_key_commitment(verify_key) != terms.commitment:
             raise ValueError(_wrong_verify_key(terms, verify_key))
         self._terms, self._digest, self._verify_key = terms, digest, verify_key
         self._prio3 = proven.prio3_for(terms)

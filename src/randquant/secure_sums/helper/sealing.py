@@ -71,7 +71,6 @@ class HelperKey:
 
     @property
     def fingerprint(self) -> bytes:
-        """SHA-256 of the key, 32 bytes."""
         return hashlib.sha256(_signed_bytes(self.suite, self.public)).digest()
 
     @property
@@ -79,7 +78,8 @@ class HelperKey:
         return SEALED_BYTES[self.suite]
 
     def check(self, identity: bytes) -> None:
-        """Raise ProtocolError unless this helper's identity, 32 bytes, signed the key."""
+        # Raises ProtocolError unless the helper of this identity has signed the key: a server could
+        # otherwise put its own key into the terms, and open the seeds.
         try:
             check_identity(identity)
             public = Ed25519PublicKey.from_public_bytes(identity)
@@ -92,7 +92,7 @@ class HelperKey:
             ) from None
 
     def seal(self, seed: bytes, context: bytes) -> bytes:
-        """Encrypt a seed to the helper; it opens under the same context only."""
+        # The context is authenticated: the seed opens for the same client and sum only.
         try:
             return SUITES[self.suite].encrypt(seed, _public(self.suite, self.public), context)
         except ValueError:
@@ -107,7 +107,7 @@ class HelperKey:
 
     @classmethod
     def from_record(cls, record: dict[str, Any]) -> HelperKey:
-        """Invert `to_record`; ProtocolError for anything else."""
+        # Anything that `to_record` does not write is a ProtocolError: records come from strangers.
         try:
             if record.keys() != {"suite", "public", "signature"}:
                 raise ValueError(f"its fields are {validate.shown(list(record))}")

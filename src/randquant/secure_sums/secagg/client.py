@@ -69,7 +69,7 @@ class Dealing:
     values: bytes
 
     def to_bytes(self) -> bytes:
-        """Encode as 128 bytes, then 96 for each place: each neighbour's, and the client's own."""
+        # 128 bytes, then 96 for each place: each neighbour's, and the client's own.
         return self.view + self.challenge + self.commitments + self.values
 
     @classmethod
@@ -86,7 +86,7 @@ class Dealing:
         )
 
     def proof(self, place: int) -> bytes:
-        """Return the part of the dealing with which `fits` checks the shares at one place."""
+        # Sent to the holder at this place alone: all that `fits` needs to check its two shares.
         return (
             self.challenge
             + self.commitments[_COMMITMENTS_BYTES * (place - 1) : _COMMITMENTS_BYTES * place]
@@ -105,15 +105,15 @@ class Dealing:
             int.from_bytes(self.values[start : start + SCALAR_BYTES], "little") for start in starts
         ]
         if not 0 < min(values) <= max(values) < ORDER:
-            # An honest dealer has no zero, but with probability 2**-252; and values that are not
-            # reduced would give one dealing several encodings.
+            # An honest dealer has a zero with probability 2**-252 only. Values that are not reduced
+            # would give one dealing several encodings.
             wrong = next(value for value in values if not 0 < value < ORDER)
             raise ProtocolError(
                 f"Expected numbers modulo the group's order, above 0, got {wrong:#x}."
             )
         challenge = crypto.read_scalar(self.challenge)
         # h(0) B - challenge S is g(0) B if place 0 fits. Hashing it again must give the challenge:
-        # a proof of knowledge of the secret (Schnorr), so that nobody deals shares of another's.
+        # a proof of knowledge of the secret (Schnorr), so that nobody can deal shares of another's.
         blinds = [
             crypto.total((crypto.base(value), crypto.times(ORDER - challenge, public)))
             for value, public in zip(values[:2], _publics(advert), strict=True)
@@ -141,7 +141,7 @@ def deal(
         The public message, and for each holder the two shares that only this holder may see, 64
         bytes.
     """
-    holders = terms.holders_of(dealer)
+    holders = terms.share_holders(dealer)
     # One blinding polynomial for each secret. With a common one, the shares of a seed that are
     # revealed would reveal the key as well (theory/shares.md, Proposition 2).
     blinds = (crypto.random_scalar(), crypto.random_scalar())
@@ -176,9 +176,12 @@ def deal(
 
 
 def fits(terms: Terms, dealer: int, holder: int, kind: int, share: int, proof: bytes) -> bool:
-    """Return True if this is the share of the seed, or of the key, that a dealer committed to.
+    """Return True if a share is the one that its dealer committed to.
 
     Args:
+        terms, dealer, holder: of the sum; the share is the dealer's, for the holder.
+        kind: SEED or KEY.
+        share: a scalar.
         proof: from `Dealing.proof`, at the holder's place.
     """
     commitment_start = SCALAR_BYTES + COMMITMENT_BYTES * kind
@@ -242,8 +245,8 @@ class Client:
         directory: Mapping[int, bytes] | None = None,
         threshold: float = DEFAULT_THRESHOLD_SHARE,
     ) -> None:
-        # The client derives its neighbours from the terms itself: a server cannot choose them for
-        # one client in another way than for the others.
+        # The client derives its neighbours from the terms itself: a server that chose them could
+        # surround one client by colluders.
         if number not in terms.clients:
             raise ValueError(f"Expected one of the sum's clients, got {number}.")
         share = validate.real("threshold", threshold, above=0, high=1)
@@ -276,7 +279,7 @@ class Client:
         """
         state = {
             "terms": self.terms.digest.hex(),
-            # Whether there is one: else a later step might check no signatures.
+            # Recorded, since a later step without the directory would check no signatures.
             "directory": self._directory is not None,
             "stage": self._stage,
             "number": self.number,
@@ -310,8 +313,7 @@ class Client:
                 f"{'none' if directory is None else 'one'} for a client saved "
                 f"{'with' if state['directory'] else 'without'} one."
             )
-        # The digest says that the client accepted these terms, hence their threshold, when it was
-        # created.
+        # By the digest, the client accepted these terms when it was created, hence their threshold.
         accepted_share = terms.threshold / terms.neighbours
         client = cls(terms, state["number"], identity, directory, accepted_share)
         client._stage = state["stage"]
@@ -327,7 +329,6 @@ class Client:
         return client
 
     def advertise(self) -> bytes:
-        """Return this client's fresh public keys, for its neighbours."""
         with self._step("advertise"):
             return self._advert().to_bytes()
 
@@ -342,7 +343,7 @@ class Client:
         """
         with self._step("share"):
             terms = self.terms
-            self._check_senders(adverts, terms.neighbours_of(self.number), "public keys")
+            self._check_senders(adverts, terms.client_neighbours(self.number), "public keys")
             neighbours = {n: Advert.from_bytes(advert) for n, advert in adverts.items()}
             advert, multiply = self._advert(), crypto.masking_private(self._masking)
             for n, neighbour in neighbours.items():
@@ -365,7 +366,7 @@ class Client:
 
     @property
     def accused(self) -> frozenset[int]:
-        """Neighbours whose shares do not unseal or do not match; known after `mask`."""
+        # The neighbours whose shares do not unseal or do not match: known after `mask`.
         return frozenset(n for n, share in self._shares.items() if not share)
 
     def mask(self, vector: np.ndarray, sealed: Mapping[int, bytes]) -> bytes:
@@ -388,7 +389,7 @@ class Client:
                 raise ValueError(
                     f"Expected entries below 2**{terms.bits}, got {int(vector.max())}."
                 )
-            # Before anything is masked: if fewer than `threshold` shares are valid, this stops.
+            # Before anything is masked: it raises if fewer than `threshold` shares are valid.
             self._shares = self._open(sealed)
             total = vector.astype(masks.dtype(terms.bits))
             # The self-mask protects a vector that arrives after the server has called its sender a
@@ -419,7 +420,7 @@ class Client:
         """
         with self._step("confirm"):
             clients = self.terms.clients
-            # A longer list, which a hostile server may send, is not even looked at.
+            # A hostile server may send a list of any length: one longer than the sum's is not read.
             announced = frozenset(survivors if len(survivors) <= len(clients) else ())
             strangers = announced.difference(clients)
             if strangers or self.number not in announced:
@@ -429,13 +430,13 @@ class Client:
                     f"Expected this client among the sum's, got {len(survivors)} survivors of "
                     f"{len(clients)} clients, {wrong}."
                 )
-            # The client itself enforces it: a server could otherwise learn the sum of a few.
+            # The client itself enforces this: a server could otherwise learn the sum of a few.
             if len(announced) < self.terms.least:
                 raise ProtocolError(
                     f"Expected {self.terms.least} clients or more in the sum, got "
                     f"{len(announced)}: its privacy relies on them."
                 )
-            neighbours = announced.intersection(self.terms.neighbours_of(self.number))
+            neighbours = announced.intersection(self.terms.client_neighbours(self.number))
             # Neighbours that sent no shares have no mask in common with this client: in a sum with
             # enough of them, little would hide its vector.
             without_mask = neighbours - set(self._shares)
@@ -476,6 +477,8 @@ class Client:
                     f"Expected {self.terms.threshold} neighbours to confirm the survivors, got "
                     f"{confirmed}."
                 )
+            # Of each neighbour one secret only, by one set of survivors that enough others have
+            # confirmed: no server can get shares of both secrets by naming different sets.
             seed_shares = {
                 n: s[:SCALAR_BYTES] for n, s in self._shares.items() if n in self._survivors
             }
@@ -549,8 +552,8 @@ class Client:
     def _check_senders(
         self, messages: Mapping[int, bytes], allowed: Collection[int], what: str
     ) -> None:
-        # Compares the lengths first, and says no more than a length: a hostile server may send
-        # millions of entries.
+        # The comparison of keys begins with their number, and the message shows no more than that:
+        # a hostile server may send millions of entries.
         if not messages.keys() <= frozenset(allowed):
             raise ProtocolError(
                 f"Expected {what} of neighbours only, got {len(messages)}, not all of them of its "

@@ -35,7 +35,7 @@ IDENTITY = bytes([1, *bytes(31)])
 
 
 def random_scalar() -> int:
-    # From 1 to ORDER - 1, uniform up to 2**-258, since it is drawn from 512 random bits.
+    # From 1 to ORDER - 1. Drawn from 512 random bits, it is uniform up to 2**-258.
     return int.from_bytes(os.urandom(64), "little") % (ORDER - 1) + 1
 
 
@@ -67,7 +67,7 @@ def read_point(message: bytes) -> bytes:
 
 
 def base(scalar: int) -> bytes:
-    # The scalar must not be zero, which libsodium refuses.
+    # A multiple of the base point. The scalar must not be zero, which libsodium refuses.
     return bindings.crypto_scalarmult_ed25519_base_noclamp(scalar_bytes(scalar))
 
 
@@ -108,7 +108,8 @@ def derive(secret: bytes, *context: bytes) -> bytes:
 def sealing_key(private: X25519PrivateKey, public: bytes, pair: bytes) -> bytes:
     """Derive a key that only the holders of the two private keys know: X25519, then HKDF."""
     try:
-        # The library refuses a shared secret of zeros, which everybody could compute.
+        # The library refuses a shared secret of zeros: a public key of small order would make one,
+        # which everybody could compute.
         shared = private.exchange(X25519PublicKey.from_public_bytes(public))
     except ValueError:
         raise ProtocolError(
@@ -123,8 +124,8 @@ def masking_private(scalar: int) -> Callable[[bytes], bytes]:
     Returns:
         From a point that `read_point` has accepted to the product's Montgomery coordinate.
     """
-    # theory/shares.md, Proposition 6. Random scalars are no exceptions of it, but a hostile client
-    # chooses its own: for these the multiplication is in Edwards form, which is slower.
+    # theory/shares.md, Proposition 6. No random scalar is one of its exceptions, but a hostile
+    # client may choose one: these are multiplied in Edwards form, which is slower.
     multiple = 8 * (scalar * pow(8, -1, ORDER) % ORDER)
     clamped = multiple if multiple >= 2**254 else 8 * ORDER - multiple
     if clamped >= 2**255 or clamped < 2**254:
@@ -169,7 +170,7 @@ def seal(key: bytes, message: bytes, context: bytes) -> bytes:
 
 
 def unseal(key: bytes, sealed: bytes, context: bytes) -> bytes:
-    """Invert `seal`; ProtocolError if the key, the context or any bit differs."""
+    # The context is authenticated too: what was sealed for another client or sum does not open.
     try:
         return AESGCM(key).decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], context)
     except (InvalidTag, ValueError):
@@ -258,7 +259,6 @@ def commitment(context: bytes, share: int, blind: int) -> bytes:
 
 
 def fits(committed: bytes, context: bytes, share: int, challenge: int, value: int) -> bool:
-    """Return True if a share is the one that was committed to, and that `value` belongs to."""
     # The blinding value is not sent: it follows from h(x) = g(x) + challenge * p(x).
     return commitment(context, share, (value - challenge * share) % ORDER) == committed
 

@@ -24,13 +24,14 @@ from randquant.secure_sums.secagg.terms import (
 )
 
 ALL_STEPS, UPLOAD_STEPS = 5, 3
-"""Number of steps in which a client may be lost, and of those up to its upload."""
+"""Numbers of all steps in which a client may be lost, and of those up to its upload."""
 
 # Probabilities of one client are multiples of 1 / _PROBABILITY_UNITS, rounded so that a loss
 # becomes more probable, by 1e-9 at most. Tails are then integers with 30 bits for each client;
 # twice as many units would make them 3 % longer, and no number of neighbours smaller.
 _PROBABILITY_UNITS = 2**30
-# Numbers of neighbours that are tried are multiples of it: even, and two thirds of them are whole.
+# Only multiples of it are tried as numbers of neighbours: they are even, as `Terms` demands, and
+# two thirds of them are whole. Twice as large steps would choose up to 6 neighbours too many.
 _NEIGHBOURS_STEP = 6
 
 
@@ -140,8 +141,8 @@ fails with probability 6.3e-07 at most'
 
 
 def _staying(loss: float, steps: int) -> Fraction:
-    # The probability that a client is not lost in some steps, rounded down: both bounds grow with
-    # the probability of a loss.
+    # The probability that a client is not lost in some steps. Rounded down, which is the safe side:
+    # both bounds grow with the probability of a loss.
     units = math.floor((1 - Fraction(loss)) ** steps * _PROBABILITY_UNITS)
     return Fraction(units, _PROBABILITY_UNITS)
 
@@ -225,7 +226,7 @@ class Draw:
 
     @property
     def commitment(self) -> bytes:
-        """Commitment to the server's part, 32 bytes: send it before any client sends its part."""
+        # Must be sent before any client sends its part.
         return _commitment(self._session, self._part)
 
     def add(self, client: int, part: bytes) -> None:

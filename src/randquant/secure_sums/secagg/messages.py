@@ -37,7 +37,6 @@ class Advert:
     signature: bytes = b""
 
     def to_bytes(self) -> bytes:
-        """Encode as 96 bytes, or 160 with a signature."""
         return self.sealing + self.masking + self.seed + self.signature
 
     @classmethod
@@ -51,8 +50,8 @@ class Advert:
 
     def signed(self, terms: Terms, client: int) -> bytes:
         """Return the bytes that a client's identity signs."""
-        # With the sum's digest: a signature of one sum is worth nothing in another, so that a
-        # server cannot use a client's old keys, whose secrets it may have learnt, once more.
+        # With the sum's digest, so that a signature is worth nothing in another sum: a server could
+        # otherwise present a client's old keys, whose secrets it may have learnt.
         keys = self.sealing + self.masking + self.seed
         return b"randquant secure sum keys" + context(terms, client, client) + keys
 
@@ -60,6 +59,7 @@ class Advert:
         self, terms: Terms, client: int, directory: Mapping[int, bytes] | None
     ) -> None:
         """Raise ProtocolError unless the client's identity in the directory signed this advert."""
+        # Without a directory nobody knows who should have signed: see `Client`.
         if directory is None:
             return
         try:
@@ -111,8 +111,8 @@ def survivors_digest(terms: Terms, survivors: Collection[int]) -> bytes:
 
 
 def confirmation(key: bytes, sender: int, digest: bytes) -> bytes:
-    # Under the key of the two clients, so that the server cannot make one; and with the sender's
-    # number, so that it cannot send a client its own confirmation back.
+    # Under the key of the two clients, so that the server cannot forge one; and with the sender's
+    # number, so that the server cannot send a client's own confirmation back to it.
     return hmac.digest(key, b"confirm" + _number(sender) + digest, "sha256")
 
 

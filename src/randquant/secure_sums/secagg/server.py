@@ -32,7 +32,7 @@ from randquant.secure_sums.secagg.terms import ProtocolError, Terms
 
 @dataclass(frozen=True, slots=True)
 class Unmasking:
-    """The server's knowledge of a closed sum.
+    """All that the server knows of a closed sum, from which it computes the masks to remove.
 
     Attributes:
         terms, adverts: the sum's terms, and its clients' public keys.
@@ -69,8 +69,8 @@ class Unmasking:
         return masks
 
     def _read(self, client: int, answer: Mapping[int, bytes]) -> None:
-        # Malformed parts name the client, and do not count: enough other neighbours may answer.
-        for dealer in self.terms.neighbours_of(client):
+        # A malformed part refuses its client and is left out: enough other neighbours may answer.
+        for dealer in self.terms.client_neighbours(client):
             if dealer not in answer:
                 continue
             try:
@@ -97,7 +97,7 @@ class Unmasking:
         vector.
         """
         multiply = None if private is None else crypto.masking_private(private)
-        for n in self.terms.neighbours_of(client):
+        for n in self.terms.client_neighbours(client):
             if n not in self.survivors:
                 continue
             if multiply is not None:
@@ -120,7 +120,7 @@ class Unmasking:
         if (secret := self._combined(client, shares, public)) is None:
             kind = SEED if is_survivor else KEY
             for n, share in list(shares.items()):
-                proof = self.dealt[client].proof(self.terms.place_of(client, n))
+                proof = self.dealt[client].proof(self.terms.share_place(client, n))
                 if not fits(self.terms, client, n, kind, share, proof):
                     del shares[n]
                     self._refuse(
@@ -134,7 +134,7 @@ class Unmasking:
     def _combined(self, client: int, shares: Mapping[int, int], public: bytes) -> int | None:
         # None if shares are too few or wrong. The comparison with the public key is what makes a
         # wrong sum impossible, whatever dealers and holders do (theory/shares.md, Proposition 1).
-        holders = enumerate(self.terms.holders_of(client), start=1)
+        holders = enumerate(self.terms.share_holders(client), start=1)
         places = {place: shares[n] for place, n in holders if n in shares}
         self._places.update(places)
         secret = crypto.combine(places, self._places)
@@ -170,10 +170,10 @@ class SumServer:
 
     def __init__(self, terms: Terms, directory: Mapping[int, bytes] | None = None) -> None:
         self.terms, self._directory = terms, directory
-        self.refused: dict[int, str] = {}  # clients whose message was not used, and why
+        self.refused: dict[int, str] = {}  # by client whose message was not used, the reason
         self._adverts: dict[int, Advert] = {}
         self._dealt: dict[int, Dealing] = {}  # by client that shared
-        # Kept until the end: an accused dealer's vector is subtracted again when the sum is closed.
+        # Kept until the sum is closed, when an accused dealer's vector is subtracted again.
         self._uploads: dict[int, bytes] = {}
         self._accused: dict[int, frozenset[int]] = {}  # by accuser: senders of invalid shares
         self._survivors: frozenset[int] = frozenset()
@@ -211,7 +211,7 @@ class SumServer:
         self._dealt = {client: dealt[client] for client in self._connected(dealt)}
         inboxes: dict[int, dict[int, bytes]] = {client: {} for client in self._dealt}
         for dealer, dealing in self._dealt.items():
-            for place, holder in enumerate(terms.holders_of(dealer), start=1):
+            for place, holder in enumerate(terms.share_holders(dealer), start=1):
                 if holder in inboxes and holder != dealer:
                     inboxes[holder][dealer] = dealing.proof(place) + sealed[dealer][holder]
         return inboxes
@@ -263,7 +263,7 @@ class SumServer:
         return {
             client: {
                 n: valid[n][client]
-                for n in self.terms.neighbours_of(client)
+                for n in self.terms.client_neighbours(client)
                 if n in valid and client in valid[n]
             }
             for client in valid
@@ -307,7 +307,7 @@ class SumServer:
         return total
 
     def _dealing(self, client: int, inbox: Mapping[int, bytes], word: list[int]) -> Dealing:
-        # ProtocolError unless a client's commitments and sealed shares are valid.
+        # Raises ProtocolError unless a client's commitments and sealed shares are valid.
         terms, present = self.terms, self._present(client)
         if not isinstance(inbox, Mapping):
             raise ProtocolError(f"Expected shares by neighbour, got {type(inbox).__name__}.")
@@ -377,11 +377,11 @@ class SumServer:
         return self._views[clients]
 
     def _present(self, client: int) -> list[int]:
-        return [n for n in self.terms.neighbours_of(client) if n in self._adverts]
+        return [n for n in self.terms.client_neighbours(client) if n in self._adverts]
 
     def _holders(self, client: int) -> list[int]:
         # The neighbours that shared with a client, of those that hold its shares.
-        return [n for n in self.terms.neighbours_of(client) if n in self._dealt]
+        return [n for n in self.terms.client_neighbours(client) if n in self._dealt]
 
     def _known(
         self,
@@ -413,7 +413,7 @@ class SumServer:
         removed, missing = set(self.terms.clients) - remaining, Counter[int]()
         while removed:
             for client in removed:
-                missing.update(self.terms.neighbours_of(client))
+                missing.update(self.terms.client_neighbours(client))
             most = self.terms.neighbours - self.terms.threshold
             removed = {client for client in remaining if missing[client] > most}
             remaining -= removed
@@ -427,7 +427,7 @@ class SumServer:
 
 
 def _usable(advert: Advert) -> Advert:
-    # Checked here, so that an invalid key costs its owner, and not each neighbour that reads it.
+    # Checked here, so that an invalid key excludes its owner, and not each neighbour that reads it.
     sealing_key(X25519PrivateKey.generate(), advert.sealing, b"")
     crypto.read_point(advert.masking)
     crypto.read_point(advert.seed)

@@ -13,8 +13,9 @@ from fractions import Fraction
 from randquant._internal import validate
 
 DEFAULT_NEIGHBOURS = 10
-"""Default number of a client's neighbours: three of them may be lost at the default threshold of
-seven. A client's work and bytes grow with it; `Losses` chooses it for a rate of failed sums."""
+"""Default number of a client's neighbours, three of which may be lost at the default threshold of
+seven. With twice as many, six may be lost, and a client has twice the work and bytes. `Losses`
+chooses the number for a rate of failed sums."""
 
 MAX_CLIENTS, MAX_NEIGHBOURS = 2**16, 2**12
 """Largest numbers in a sum: beyond these a hostile server's terms would cost a client minutes of
@@ -27,7 +28,7 @@ out."""
 
 
 class ProtocolError(ValueError):
-    """A party stops: a message violates the protocol, or too few clients are left."""
+    """A party stops, because a message violates the protocol or too few clients are left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class Terms:
 
     Example:
         >>> terms = Terms(b"run 1, round 1", tuple(range(40)), 1000, bits=10, least=30)
-        >>> terms.neighbours, terms.threshold, terms.neighbours_of(0)[:3]
+        >>> terms.neighbours, terms.threshold, terms.client_neighbours(0)[:3]
         (10, 7, (1, 5, 10))
     """
 
@@ -106,19 +107,18 @@ class Terms:
 
     @property
     def digest(self) -> bytes:
-        """SHA-256 of the terms, 32 bytes."""
         return _digest(self)
 
-    def neighbours_of(self, client: int) -> tuple[int, ...]:
-        """The other clients that a client shares masks with, in ascending order."""
+    def client_neighbours(self, client: int) -> tuple[int, ...]:
+        # In ascending order: those with which this client shares masks.
         return _neighbours(self, client)
 
-    def holders_of(self, client: int) -> tuple[int, ...]:
-        """The client's neighbours and itself: the share at place k is for the k-th of them."""
+    def share_holders(self, client: int) -> tuple[int, ...]:
+        # The client's neighbours and itself: the share at place k is for the k-th of them.
         return _holders(self, client)
 
-    def place_of(self, dealer: int, holder: int) -> int:
-        """The place, 1 or more, at which a dealer's polynomials are evaluated for a neighbour."""
+    def share_place(self, dealer: int, holder: int) -> int:
+        """Return the place, 1 or more, at which a dealer evaluates its polynomials for a holder."""
         ring, positions = _ring(self)
         if self.neighbours == len(ring) - 1:
             return positions[holder] + 1

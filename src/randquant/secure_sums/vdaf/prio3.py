@@ -208,7 +208,7 @@ class Prio3:
         """
         _check_size("nonce", nonce, self.NONCE_SIZE)
         _check_size("rand", rand, self.RAND_SIZE)
-        # The order of the seeds is the draft's: other orders would be other messages.
+        # In the draft's order: another one would make messages that no other implementation reads.
         seeds = [rand[i : i + SEED_SIZE] for i in range(0, self.RAND_SIZE, SEED_SIZE)]
         # The leader's share is the measurement less all others, which follow from short seeds: only
         # one long share travels.
@@ -286,7 +286,7 @@ class Prio3:
         Raises:
             ValueError: a proof is not accepted: the report is invalid.
         """
-        # A missing share would make every proof fail, and blame the client.
+        # Checked first: with a share missing every proof would fail, and the client be blamed.
         if len(verifier_shares) != self.SHARES:
             raise ValueError(f"Expected {self.SHARES} shares, got {len(verifier_shares)}.")
         verifiers = self.field.zeros(self.flp.VERIFIER_LEN * self.PROOFS)

@@ -176,9 +176,9 @@ def prepare(config: TrainConfig, key: Key, inputs: RunInputs) -> TrainingSetup:
     learner = _learner(config, mechanism, problem)
     preparation = _preparation(config, mechanism, problem)
     size = learner.dimension + preparation.extra
-    if preparation.alongside is not None:
+    if preparation.scalars is not None:
         mechanism.expected_error(size)  # for its TypeError
-        _check_numbers(preparation.alongside, problem)
+        _check_numbers(preparation.scalars, problem)
     terms: dict[str, Any] = {"delta": config.delta, "neighboring": config.privacy.neighboring}
     terms["simulated"] = config.seed is not None
     ledger = Ledger(
@@ -300,7 +300,7 @@ def _preparation(
     # would let one example change it by more than its share.
     length = common_length(config, mechanism) if config.privacy.unit == "client" else None
     if length is None:
-        return UpdatePreparation(alongside=scalars)
+        return UpdatePreparation(scalars=scalars)
     coordinates = problem.dimension + len(config.privacy.numbers)
     noise = squared_noise(mechanism, coordinates, config.cohort, length)
     return UpdatePreparation(length, noise, scalars)

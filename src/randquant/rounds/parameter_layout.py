@@ -15,8 +15,8 @@ from randquant.aggregation.layout import check_tied, is_running
 
 Buffers = Literal["refuse", "frozen", "server"]
 BUFFER_MODES: tuple[Buffers, ...] = ("refuse", "frozen", "server")
-"""Treatments of running statistics: the model has none, clients leave them unchanged, or the server
-has its own."""
+"""Treatments of running statistics: the model has none (`refuse`), clients leave them unchanged, or
+the server has its own."""
 
 Arrays = Mapping[str, np.ndarray]
 """A model or its update: arrays by name."""
@@ -60,8 +60,8 @@ def trained_names(
     )
     if not chosen:
         raise ValueError(
-            f"Expected an array of floating-point numbers to train, got none: of {len(model)} "
-            f"arrays {len(names)} can be trained, and parts and frozen leave all of them out."
+            f"Expected an array of floating-point numbers to train, got {len(model)} arrays, of "
+            f"which {len(names)} can be trained, and parts and frozen leave all of them out."
         )
     return chosen
 
@@ -82,8 +82,12 @@ class Layout:
     running: tuple[str, ...]
 
     @classmethod
-    def of(cls, model: Arrays, parts: Collection[str] | None = None) -> Layout:
-        """Return the layout of a model whose arrays of these names are trained; None for all.
+    def from_model(cls, model: Arrays, parts: Collection[str] | None = None) -> Layout:
+        """Return the layout of a model.
+
+        Args:
+            model: the model.
+            parts: names of the arrays that are trained; None for all that can be.
 
         Raises:
             UnknownPart: a name is not that of an array that can be trained.
@@ -116,14 +120,14 @@ class Layout:
         return sum(math.prod(shape) for _, shape, _ in self.trained)
 
     def check_tied(self, model: Arrays) -> None:
-        # Of a run's first model: a copy that was sent has no shared memory to see.
+        # Only of a run's first model: arrays that were sent are copies, which share no memory.
         check_tied({name: model[name] for name in self.parts})
 
     def finite(self, model: Arrays) -> bool:
         return all(np.isfinite(model[name]).all() for name, _, _ in self.trained)
 
     def update(self, old: Arrays | None, new: Arrays) -> np.ndarray:
-        """Return new minus old, (dimension,) float32, infinite or NaN where the arrays lead to it.
+        """Return new minus old, (dimension,) float32, which may have infinities and NaN.
 
         Args:
             old: the model before training; None if `new` is the update itself.
@@ -169,7 +173,6 @@ class Layout:
         return moved
 
     def check_running(self, buffers: Buffers) -> None:
-        """Raise ValueError for running statistics, unless `buffers` treats them."""
         if self.running and buffers == "refuse":
             first, *others = self.running
             more = f" and {len(others)} more" if others else ""
@@ -179,16 +182,13 @@ class Layout:
             )
 
     def check_frozen(self, old: Arrays, new: Arrays) -> None:
-        """Check that training has not changed running statistics.
-
-        Raises:
-            ValueError: training has changed one, or its reply lacks it.
-        """
+        # No update of statistics is sent: the server would step from another model.
         for name in self.running:
             same = name in new and np.array_equal(old[name], new[name])
             if not same:
+                change = "a changed" if name in new else "no"
                 raise ValueError(
-                    f"Expected training that leaves running statistics as they are, got another "
+                    f"Expected training that leaves running statistics as they are, got {change} "
                     f"{name}: put the batch norm into eval mode in the train function, or let the "
                     "server offer buffers='server'."
                 )
@@ -196,7 +196,7 @@ class Layout:
     def settled(
         self, old: Arrays, new: Arrays, statistics: Arrays | None = None
     ) -> dict[str, np.ndarray]:
-        """Return what a server's step must not change: arrays that are not trained, and dtypes.
+        """Return the arrays that undo a server's changes of what is not trained, and of dtypes.
 
         Args:
             old: the model before the step.

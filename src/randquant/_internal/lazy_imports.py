@@ -18,7 +18,7 @@ class Face(ModuleType):
     """The module of a package, after `lazily`."""
 
     def __getattr__(self, name: str) -> Any:
-        """Import a public name from where it is defined."""
+        # Called for names that the package does not have yet: imports it from where it is defined.
         home = self.__dict__["_homes"].get(name)
         if home is None:
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")

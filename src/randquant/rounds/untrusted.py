@@ -5,7 +5,7 @@ MAX_LOGGED_CHARACTERS = 500
 twice as fast; with half, the longest refusals that clients send would be cut."""
 
 UNREADABLE = "Expected a reply of this protocol, got bytes that are not."
-"""Logged in place of an error of another library, which may quote a stranger's bytes."""
+"""Logged in place of another library's error, whose text may quote a stranger's bytes."""
 
 
 def logged(text: object) -> str:
@@ -15,7 +15,8 @@ def logged(text: object) -> str:
         >>> logged("refused\\nrandquant: epsilon 0.1")
         'refused?randquant: epsilon 0.1'
     """
-    # Cut first: the text may have megabytes. Line ends and terminal codes are not printable.
+    # Cut first: the text may have megabytes. Line ends and terminal codes are not printable:
+    # neither can a stranger begin a line of the log, nor change what a terminal shows of it.
     return "".join(c if c.isprintable() else "?" for c in str(text)[:MAX_LOGGED_CHARACTERS])
 
 
