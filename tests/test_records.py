@@ -180,6 +180,8 @@ SUMMARY = RunSummary(
     0.25, 0.75, 101, 202, 4, GUARANTEE, 5, "why", 303,
     dataclasses.replace(GUARANTEE, epsilon=3.5, unit="client"), "advice",
     dataclasses.replace(GUARANTEE, epsilon=1.5, releases=6),
+    dataclasses.replace(GUARANTEE, epsilon=5.5, neighboring="replace_one"),
+    dataclasses.replace(GUARANTEE, epsilon=7.5, neighboring="replace_one", unit="client"),
 )  # fmt: skip
 TERMS = Terms(bytes(16), (1, 2, 3, 4, 9, 12, 13), 7, 11, least=5, neighbours=4, threshold=4)
 ROW = RoundRow(1, 2.5, 3, 4, 5, 6, 7, "why")

@@ -72,13 +72,15 @@ def drawn(table: Any, without_noise: dict[str, float]) -> str:
     """The first number of each answer with its intervals, and the exact one in words."""
     from randquant.reports import Intervals, answers, charts
 
+    # An answer with several units has a figure for each of its numbers, the first one first.
+    first = {each.title.partition(":")[0]: each for each in reversed(answers.figures(table))}
     rows = []
-    for name, figure in zip(table, answers.figures(table), strict=True):
+    for name in table:
         label = f"{name} (exactly {without_noise[name]:.4g})"
-        rows.append(msgspec.structs.replace(figure.rows[0], label=label))
+        rows.append(msgspec.structs.replace(first[name].rows[0], label=label))
     epsilon, _, _ = str(table.guarantee).partition(" (")
     title = f"{table.records:,} patients of four hospitals, {epsilon}"
-    return charts.svg(Intervals(title=title, rows=tuple(rows)), alone=True, width=520)
+    return charts.svg(Intervals(title=title, rows=tuple(rows)), standalone=True, width=520)
 
 
 if __name__ == "__main__":

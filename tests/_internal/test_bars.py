@@ -70,3 +70,17 @@ def test_a_function_is_told_instead_of_a_bar():
         waiting("no"),
     ):
         pass
+
+
+def test_a_notebook_without_widgets_has_a_line_and_no_warning(capsys, monkeypatch):
+    """Warnings are errors here; rich would warn at every step."""
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    monkeypatch.setitem(sys.modules, "ipykernel", sys)
+    monkeypatch.setattr(bars, "find_spec", lambda name: None)
+    with bars.Bars() as shown:
+        for done in range(4):
+            shown.show("training", done, 3)
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.count("training") == 1
+    assert "3/3" in told.err

@@ -249,7 +249,7 @@ def test_the_page_says_what_was_spent_what_it_assumes_and_what_was_measured():
         "83.20 % measured by the server after round 3", "ε ≤ 7.8 at δ = 1e−5 target: ε ≤ 8",
         "Dropouts: 3 of 150 requests", "a server that sees only sums of a cohort's codes",
         "ε ≤ 7.8 if every sum has at least 48 honest others, and ε ≤ 300 if",
-        "What is not covered. The server sees who takes part",
+        "Not covered. The server sees who takes part",
         "Of the 18.8 kB that a client sent in a round, 808 bytes are its update, hidden in the sum",
     ):  # fmt: skip
         assert said in words

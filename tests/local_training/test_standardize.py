@@ -24,6 +24,7 @@ from randquant.local_training import (
     plan_query,
 )
 from randquant.planning import choice
+from randquant.privacy import account, round_up
 from randquant.reports import render_run
 from randquant.statistics import SurveyMechanism, survey
 from randquant.training import RunStore, Task, TrainConfig, read_run, request
@@ -374,3 +375,20 @@ def test_what_cannot_be_standardised_is_refused(changed, said):
 def test_settings_that_are_none_are_refused(given, said):
     with pytest.raises(ValueError, match=f"^Expected .*({said})"):
         rq.Standardize(*given)
+
+
+def test_both_relations_count_the_table_and_the_training():
+    run = trained(rounds=2)
+    spent, beside = run.summary.spent, run.guarantees["zero_out"]
+    mechanism = setup.stored_mechanism(run.config)
+    release = mechanism.release(run.summary.dimension, run.summary.participations, "zero_out")
+    training = account([release], 1e-5 - spent.delta)
+    # No record's vector is longer than two records are apart, so the table costs the same.
+    exact = Fraction(training.epsilon) + Fraction(spent.epsilon)
+    assert exact <= Fraction(beside.epsilon) <= exact + Fraction(1e-9)
+    assert beside.epsilon < run.guarantee.epsilon
+    assert (beside.delta, beside.neighboring, beside.simulated) == (1e-5, "zero_out", True)
+    assert list(run.guarantees) == ["replace_one", "zero_out"]
+    assert f"<= {round_up(beside.epsilon)} under zero_out" in repr(run)
+    # Of a figure alone nobody knows the other relation's.
+    assert list(spending(spent_of(), rounds=2).guarantees) == ["replace_one"]

@@ -37,13 +37,18 @@ def test_the_page_says_every_estimate_and_what_is_promised(tmp_path):
 
 
 def test_a_picture_has_the_answers_numbers_and_none_where_nothing_is_known():
-    age, ages, ended, survival, fit = answers.figures(TABLE)
+    titled = {figure.title: figure for figure in answers.figures(TABLE)}
+    ages, ended, survival = (titled[name] for name in ("ages", "ended", "survival"))
+    mean, fit = titled["age: mean"], titled["fit: days"]
     assert [each.estimate for each in ages.rows] == [
         each.estimate for each in TABLE["ages"].values()
     ]
     assert isinstance(ages, Intervals)
     assert ages.x is not None
-    assert age.x is fit.x is None
+    # What has another unit has an axis of its own.
+    assert [len(titled[f"age: {label}"].rows) for label in TABLE["age"]] == [1] * len(TABLE["age"])
+    assert all(figure.x is not None for figure in titled.values())
+    assert mean.rows[0].estimate == TABLE["age"].estimate
     assert ages.x == ended.x, "counts of records are compared over one axis"
     domains = [draw_intervals(each, True)["layer"][0]["encoding"]["x"]["scale"]["domain"]
                for each in (ages, ended)]  # fmt: skip

@@ -24,7 +24,8 @@ def test_every_kind_has_a_page_and_a_chart(value, tmp_path):
     path.write_text("old")
     assert rq.report(value, path) == path
     assert [entry.name for entry in tmp_path.iterdir()] == ["page.html"]  # written as a whole
-    assert Page(path.read_text()).words
+    words = Page(path.read_text()).words
+    assert "What is covered, what is not Covered." in words
     assert rq.plot(value).to_dict()["$schema"]
 
 
@@ -46,3 +47,9 @@ def test_a_notebook_shows_each_of_them_by_its_table():
     notebook.register(shell)
     assert len(shown) == len(notebook.HOMES)
     assert "<table" in shown["randquant.channels.channel", "Channel"](CHANNEL)
+
+
+def test_what_is_not_covered_is_asked_of_runs_only(tmp_path):
+    with pytest.raises(ValueError, match="Expected a Run with uncovered=True, got a Channel"):
+        rq.report(CHANNEL, tmp_path / "page.html", uncovered=True)
+    assert not [*tmp_path.iterdir()]

@@ -14,7 +14,7 @@ from made_runs import promise, record
 from pages import Page, check_charts, check_self_contained
 
 import randquant as rq
-from randquant.reports import LARGE_EPSILON, render_run
+from randquant.reports import LARGE_EPSILON, render_run, run_pictures
 
 HOSTILE = "<script>alert('1')</script>\"><img src=https://example.org/x>&amp;"
 
@@ -136,3 +136,64 @@ def test_a_large_total_is_called_what_it_is(epsilon: float) -> None:
     warning = "does not by itself hide a client's update from a server that sees every code"
     assert (warning in words) == (epsilon > LARGE_EPSILON)
     assert "This run simulated all clients on one machine" in words
+
+
+SECRET_LOSS, SECRET_SECONDS = 7319.25, 6137.5
+
+
+@pytest.mark.parametrize("baseline", [None, record(mechanism="clipped-sgd")])
+def test_what_no_epsilon_covers_is_shown_only_if_asked_and_marked(baseline) -> None:
+    """Neither loss on clients' data nor time is on a page, in its pictures or in their data."""
+    run = record(promise(7.93))
+    metrics = [
+        dataclasses.replace(m, train_loss=SECRET_LOSS, seconds_gradient=SECRET_SECONDS)
+        for m in run.metrics
+    ]
+    run = dataclasses.replace(run, metrics=metrics)
+    text, asked = render_run(run, baseline), render_run(run, baseline, uncovered=True)
+    for hidden in ("7319", "7,319", "6137", "6,137", "6138", "6,138", "seconds"):
+        assert hidden not in Page(text).words
+        assert not any(hidden in data for data in Page(text).data)
+    changed = [dataclasses.replace(m, train_loss=9.9, seconds_protect=5.0) for m in metrics]
+    assert render_run(dataclasses.replace(run, metrics=changed), baseline) == text
+    assert any(f"{SECRET_LOSS}" in data for data in Page(asked).data)
+    assert "Not covered by the guarantee" in Page(asked).words
+    for page in (text, asked):
+        words = check_self_contained(page).words
+        assert "What is covered, what is not" in words
+        assert "taken to be public: if they are not, these figures are not covered" in words
+        marked = "87.30 % without privacy: no ε covers it" in words.replace("\u00a0", " ")
+        assert marked == (baseline is not None)
+    assert "rq.report(run, path, uncovered=True)" in Page(text).words
+    assert len(check_charts(asked)) == len(check_charts(text)) + 2
+
+
+def test_a_picture_of_a_run_has_nothing_that_no_epsilon_covers() -> None:
+    run = record(promise(7.93))
+    regression = dataclasses.replace(run.summary, accuracy=None)
+    for summary in (run.summary, regression):
+        shown = run_pictures.overview(dataclasses.replace(run, summary=summary))
+        labels = [label for figure in shown for line in figure.lines for label in [line.label]]
+        assert labels
+        assert not any("train" in label for label in labels)
+
+
+@pytest.mark.parametrize("guarantee", [None, promise(math.inf), promise(7.93)])
+def test_only_a_finite_epsilon_is_said_to_cover_anything(guarantee) -> None:
+    words = Page(render_run(record(guarantee))).words
+    finite = guarantee is not None and math.isfinite(guarantee.epsilon)
+    assert ("Covered. All that clients sent in the declared rounds" in words) == finite
+    assert ("Covered. Nothing: no finite ε is proven." in words) == (not finite)
+
+
+def test_settings_that_a_run_did_not_use_are_left_out_and_padding_is_explained() -> None:
+    run = record(promise(7.93))
+    words = Page(render_run(run)).words
+    for unused in ("(none)", "weighted_by", "standardize", "frozen"):
+        assert unused not in words
+    assert "stop_at_epsilon never" in words
+    assert "padded" not in words  # 650 coordinates are sent as they are
+    padded = dataclasses.replace(promise(7.93), releases=75 * 1024)
+    summary = dataclasses.replace(run.summary, guarantee=padded)
+    words = Page(render_run(dataclasses.replace(run, summary=summary))).words
+    assert "They are 1,024 a round, since an update is padded to that" in words

@@ -13,7 +13,6 @@ __all__ = [
     "bound",
     "byte_size",
     "count",
-    "duration",
     "exact",
     "minus",
     "number",
@@ -74,15 +73,6 @@ def byte_size(number: int) -> str:
     # Powers of 1000, as networks are measured, not of 1024.
     power = min(3, int(math.log10(number)) // 3)
     return f"{number / 1000**power:,.1f}\u00a0{('kB', 'MB', 'GB')[power - 1]}"
-
-
-def duration(seconds: float) -> str:
-    """Write a time span in seconds, minutes or hours."""
-    if seconds < 60:
-        return f"{seconds:.1f}\u00a0s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
 
 
 def minus(number: str) -> str:

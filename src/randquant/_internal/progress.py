@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
+from importlib.util import find_spec
 from typing import Any
 
 from randquant._internal import validate
@@ -118,8 +119,11 @@ class Bars:
         from rich import progress
         from rich.console import Console
 
-        console = Console(stderr=True)
-        watched = console.is_terminal or console.is_jupyter
+        # Without ipywidgets rich draws nothing in a notebook and warns at every step: one line at
+        # the end is printed then.
+        plain = "ipykernel" in sys.modules and find_spec("ipywidgets") is None
+        console = Console(stderr=True, force_jupyter=False if plain else None)
+        watched = console.is_terminal or console.is_jupyter or plain
         self._progress = progress.Progress(
             progress.TextColumn("{task.description}"),
             progress.BarColumn(bar_width=30),

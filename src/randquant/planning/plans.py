@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -16,8 +16,9 @@ from randquant.mechanisms.record import CLIP_RMS_UNITS, CLOSE_CLIP_RMS_UNITS, Up
 from randquant.mechanisms.registry import channel_mechanisms
 from randquant.planning.privacy import Privacy
 from randquant.planning.tuning import tuned_mechanism
-from randquant.privacy.accounting.sampling import HiddenCohorts
-from randquant.privacy.guarantee import Guarantee
+from randquant.privacy.accounting.relations import by_relation, under_other_relation
+from randquant.privacy.accounting.sampling import HiddenCohorts, run_release
+from randquant.privacy.guarantee import Guarantee, Neighboring
 
 # What quantisers are compared with: Gaussian noise.
 #
@@ -325,6 +326,26 @@ class Plan:
         best = None if self.recommended is None else self.recommended.noise
         ratio = None if best is None else self.need.times_mean(best)
         return None if ratio is None else kept_of(ratio)
+
+    @property
+    def guarantees(self) -> Mapping[Neighboring, Guarantee]:
+        """The recommended mechanism's guarantee by neighbouring relation; empty without one."""
+        stated = None if self.recommended is None else self.recommended.guarantee
+        return by_relation(stated, self.other_relation)
+
+    @property
+    def other_relation(self) -> Guarantee | None:
+        """The recommended mechanism's guarantee under the relation that the plan is not for."""
+        if self.recommended is None:
+            return None
+        need, mechanism = self.need, self.mechanism
+        rounds = need.participations if need.cohorts is None else need.rounds
+        return under_other_relation(
+            self.recommended.guarantee,
+            lambda each: run_release(
+                mechanism, need.dimension, rounds, each, cohorts=need.cohorts
+            ),
+        )  # fmt: skip
 
     @property
     def mechanism(self) -> UpdateMechanism:

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
         rounding,
         sums,
     )
+    from randquant.privacy.accounting.relations import under_other_relation
     from randquant.privacy.accounting.release import Release, ReleaseDefaults
     from randquant.privacy.accounting.releases import (
         ChannelRelease,

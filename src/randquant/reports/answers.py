@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from randquant._internal import formatting
@@ -18,6 +19,10 @@ from randquant.statistics.estimate import Answer, Estimate, ends
 COLUMN_NAMES = ("", "estimate", "95 % interval", "among these records", "noise", "sampling")
 
 COVERED = (
+    "All answers, intervals and pictures of this page together: they are computed from one noisy "
+    "sum and public facts."
+)
+CONTAINED = (
     "Each interval is made to contain its number in at least 95 of 100 tables, noise included, "
     "which is checked by simulation and not proven: that of the population which the records are a "
     "random sample of. The narrower one, dark in the charts, is that of just these records: what "
@@ -34,9 +39,10 @@ UNCOVERED = (
 
 
 def figures(table: Table) -> list[Figure]:
-    """Draw one picture for each query: a curve with its bands, or its estimates below each other.
+    """Draw each query: a curve with its bands, or its estimates below each other on one axis.
 
-    All counts of records share one axis, so that their lengths can be compared across pictures.
+    Estimates of different units have a picture each. All counts of records share one axis, so that
+    their lengths can be compared across pictures.
     """
     counts = [
         end
@@ -46,21 +52,32 @@ def figures(table: Table) -> list[Figure]:
         if answer.unit == "records" and end is not None
     ]
     records = Axis("records", ends=(min(counts), max(counts)) if counts else None)
-    return [_figure(name, answer, records) for name, answer in table.items()]
+    return [each for name, answer in table.items() for each in _figures(name, answer, records)]
 
 
-def _figure(name: str, answer: Answer, records: Axis) -> Figure:
-    note = "Light: 95 % interval. Dark: what the noise leaves open."
+NOTE = "Light: 95 % interval. Dark: what the noise leaves open."
+
+
+def _figures(name: str, answer: Answer, records: Axis) -> list[Figure]:
     rows = tuple(_ranged(label, each) for label, each in answer.items())
-    if answer.places is None:
-        # Estimates of different units have no common axis: each row then has its own scale.
-        axis = {"records": records, "values": Axis("")}.get(answer.unit or "")
-        return Intervals(title=name, rows=rows, x=axis, note=note)
+    if answer.places is not None:
+        return [_curve(name, answer.places, rows)]
+    if answer.unit is None:
+        titles = [f"{name}: {row.label}" if len(rows) > 1 else name for row in rows]
+        return [
+            Intervals(title=title, rows=(row,), x=Axis(""), note=NOTE)
+            for title, row in zip(titles, rows, strict=True)
+        ]
+    axis = records if answer.unit == "records" else Axis("")
+    return [Intervals(title=name, rows=rows, x=axis, note=NOTE)]
+
+
+def _curve(name: str, places: Sequence[float], rows: tuple[Ranged, ...]) -> Figure:
     # A curve starts at probability 1, which is known without any record.
     start = Ranged("0", 1.0, (1.0, 1.0), (1.0, 1.0), "1")
     return BandedCurve(
-        title=name, places=(0.0, *answer.places), rows=(start, *rows), x=Axis("time"),
-        y=Axis("probability of no event", zero=True), note=note,
+        title=name, places=(0.0, *places), rows=(start, *rows), x=Axis("time"),
+        y=Axis("probability of no event", zero=True), note=NOTE,
     )  # fmt: skip
 
 
@@ -110,6 +127,7 @@ def as_json(table: Table) -> dict[str, Any]:
         "table": answers, "epsilon": guarantee.epsilon, "delta": guarantee.delta,
         "neighboring": guarantee.neighboring, "trust": guarantee.trust, "unit": guarantee.unit,
         "simulated": guarantee.simulated, "records": table.records, "clients": table.clients,
+        "other_relation": table.other_relation,
     }  # fmt: skip
 
 
@@ -126,18 +144,19 @@ def page(table: Table) -> str:
     cards = [
         ("Records", f"{table.records:,}", [f"of {formatting.count(table.clients, 'client')}"]),
         ("Guarantee", bound(guarantee.epsilon),
-         [f"{about}, one {guarantee.unit}", *[SIMULATED] * guarantee.simulated]),
+         [f"{about}, one {guarantee.unit}", *meaning.other_figure(table.other_relation),
+          *[SIMULATED] * guarantee.simulated]),
         ("Questions", str(len(table)), [formatting.count(
             sum(map(len, table.values())), "estimate") + " in one account"]),
     ]  # fmt: skip
     paragraphs = [
-        ("What it means.", _promise(guarantee)), ("What the intervals cover.", COVERED),
-        ("What is not covered.", UNCOVERED),
+        ("What it means.", _promise(guarantee)), ("What the intervals contain.", CONTAINED),
     ]  # fmt: skip
     sections = [
         Section("Answers", figures(table)),
         Section("", [DataTable(*facts(table), "numbers")], columns=False),
         Section("What it means", [Paragraphs(paragraphs)], columns=False, text=True),
+        meaning.coverage(table.guarantee, COVERED, UNCOVERED),
     ]
     lead = "Statistics of clients' records, from one noisy sum that answers all questions."
     return pages.report("randquant statistics", "A table", _title(table), lead, sections,

@@ -33,6 +33,11 @@ DIRECTORY = (
     "know that the server has not invented them."
 )
 
+COVERED = (
+    "What clients sent in every round that they were asked in, as updates and numbers in the noisy "
+    "sum: hence the models, and what is measured of them on data that are public."
+)
+
 UNCOVERED = (
     "The server sees who takes part, when, how long it takes, and who fails. What an evaluate "
     "function returns is sent as it is. Settings that were chosen by looking at clients' data cost "
@@ -74,6 +79,7 @@ def page(history: History) -> str:
     table = DataTable(*facts(history), "numbers")
     sections = [
         Section("What the guarantee means", [_meaning(history)], columns=False, text=True),
+        meaning.coverage(history.guarantee, COVERED, UNCOVERED),
         Section("Rounds", figures(history)),
         Section("Details", [table, *([Notes(notes)] if notes else [])], columns=False),
     ]
@@ -143,7 +149,6 @@ def _meaning(history: History) -> Paragraphs:
             ("What it assumes.", assumed),
             *meaning.size(guarantee),
         ]
-    items.append(("What is not covered.", UNCOVERED))
     if summed:
         text = (
             f"Of the {_largest(rows, 'sent_bytes')} that a client sent in a round, "

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 from randquant._internal import formatting
 from randquant._internal.formatting import minus
 from randquant.privacy.guarantee import Guarantee
+from randquant.reports.pages import Paragraphs, Section
 
 LARGE_EPSILON = 20.0
 """Total in nats above which a page says that it does not hide an update by itself: e^20 is 5e8, so
@@ -40,6 +43,54 @@ def promise(guarantee: Guarantee) -> str:
         f"{change} The probability of anything that {observer(guarantee)} can conclude is then at "
         f"most e^ε times what it was{slack}. Here {formatting.bound(guarantee.epsilon)}: proven, "
         "and rounded up."
+    )
+
+
+def other_figure(other: Guarantee | None) -> list[str]:
+    """Return a card's line on the guarantee under the other neighbouring relation, if any."""
+    if other is None:
+        return []
+    change = "left out (zero out)" if other.neighboring == "zero_out" else "replaced (replace one)"
+    return [f"{formatting.bound(other.epsilon)} if one {other.unit} is {change}"]
+
+
+def comparison(stated: Guarantee, other: Guarantee | None) -> list[tuple[str, str]]:
+    """Return a paragraph on which figure to compare with others', if both are known."""
+    if other is None:
+        return []
+    replaced, left_out = (stated, other)[:: 1 if other.neighboring == "zero_out" else -1]
+    text = (
+        f"Compare what others state for adding or removing one {stated.unit} with "
+        f"{formatting.bound(left_out.epsilon)}: its contribution is exchanged for zeros, while the "
+        "numbers of clients and examples stay. Compare what they state for replacing one with "
+        f"{formatting.bound(replaced.epsilon)}. Both hold of this one run, at the same δ."
+    )
+    return [("Beside the figures of others.", text)]
+
+
+def coverage(guarantee: Guarantee | None, covered: str, not_covered: str) -> Section:
+    """Return a page's section on what its epsilon covers, and what it does not."""
+    if guarantee is None or math.isinf(guarantee.epsilon):
+        covered = "Nothing: no finite ε is proven."
+    return _coverage(covered, not_covered)
+
+
+def coverage_without_data(covered: str, not_covered: str) -> Section:
+    """Return that section of a page that nobody's data are on."""
+    return _coverage(f"{covered} The page is computed without anybody's data.", not_covered)
+
+
+def _coverage(covered: str, not_covered: str) -> Section:
+    text = Paragraphs([("Covered.", covered), ("Not covered.", not_covered)])
+    return Section("What is covered, what is not", [text], columns=False, text=True)
+
+
+def coverage_of_codes() -> Section:
+    """Return that section of a page on one coordinate's code: no run is on it."""
+    return coverage_without_data(
+        "One coordinate's code in one round, for any two inputs within the clipping threshold.",
+        "A whole update and a whole run, whose epsilon is larger: rq.account and a run's own page "
+        "have it. Parameters that were chosen by looking at clients' data.",
     )
 
 

@@ -56,12 +56,14 @@ def plot(value: Any) -> Any:
     return charts.chart(*_home(value).figures(value))
 
 
-def report(value: Any, path: str | Path) -> Path:
+def report(value: Any, path: str | Path, *, uncovered: bool = False) -> Path:
     """Write a value as one HTML page, and return its path.
 
     Args:
         value: as for `plot`.
         path: of the file, which is replaced as a whole.
+        uncovered: of a Run, also show what no epsilon covers, marked as such: the clients' training
+            loss, and times.
 
     Guarantees:
         The page is self-contained: it refers to nothing outside itself, its policy allows no
@@ -70,6 +72,7 @@ def report(value: Any, path: str | Path) -> Path:
 
     Raises:
         TypeError: there is no page of such a value.
+        ValueError: `uncovered` is asked of another value than a Run.
 
     Example:
         >>> import randquant as rq, tempfile
@@ -80,7 +83,13 @@ def report(value: Any, path: str | Path) -> Path:
     """
     from randquant._internal.serialization import write_atomic
 
-    text = _home(value).page(value)
+    home = _home(value)
+    if uncovered and home.__name__ != "randquant.reports.run":
+        raise ValueError(
+            f"Expected a Run with uncovered=True, got a {type(value).__name__}: its page leaves "
+            "out nothing that could be shown."
+        )
+    text = home.page(value, uncovered=True) if uncovered else home.page(value)
     # A folder name may contain bytes that are not UTF-8; they become character references.
     write_atomic(Path(path), text.encode("utf-8", "xmlcharrefreplace"))
     return Path(path)

@@ -11,8 +11,9 @@ from randquant._internal.rounding import round_up
 from randquant.aggregation.worst_case_influence import describe_influence
 from randquant.mechanisms.registry import channel_mechanisms, notes_on
 from randquant.planning.plans import Candidate, DecodedError, Need, Plan, code
+from randquant.privacy.accounting.relations import beside_stated
 from randquant.privacy.guarantee import MODEL_TERMS
-from randquant.reports import pages
+from randquant.reports import meaning, pages
 from randquant.reports.figures import Axis, Figure, Mark, ScatterPlot, Series
 from randquant.reports.notebook import Facts
 from randquant.reports.pages import CodeLine, DataTable, Notes, Section
@@ -43,6 +44,7 @@ def as_text(plan: Plan) -> list[str]:
             "",
             f"recommended (fewest bytes of those within {tolerance}):",
             f"  {code(plan.recommended, need)}",
+            *(f"  {line}" for line in _guaranteed(plan)),
         ]
     return lines
 
@@ -59,6 +61,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "hostile": _hostile(plan),
         "advice": list(plan.advice),
         "recommended": None if best is None else best.mechanism,
+        "other_relation": plan.other_relation,
         "code": None if best is None else code(best, plan.need),
         "left_out": list(plan.left_out),
         "parts": list(plan.parts),
@@ -151,7 +154,15 @@ def page(plan: Plan) -> str:
         sections.append(Section("", [table, Notes([f"{_assumed(plan)}."])], columns=False))
     if plan.recommended is not None:
         line = CodeLine(code(plan.recommended, plan.need))
-        sections.append(Section("Recommended", [line], columns=False))
+        sections.append(Section("Recommended", [line, Notes(_guaranteed(plan))], columns=False))
+    sections.append(
+        meaning.coverage_without_data(
+            "Everything that one client would send in the whole run, by the printed epsilon.",
+            "Errors are those of noise and rounding and say nothing of the task. A length of the "
+            "means, or a threshold, that was found by looking at clients' data costs what no "
+            "figure here counts.",
+        )
+    )
     title = _TITLES[plan.verdict]
     return pages.report("randquant plan", "A plan", title, " ".join(plan.advice), sections)
 
@@ -199,6 +210,12 @@ def _target(plan: Plan) -> list[str]:
         f"whole participation ({need.privacy.neighboring}, {need.trust} trust)",
         *_participation(need),
     ]
+
+
+def _guaranteed(plan: Plan) -> list[str]:
+    # Of the recommended mechanism: its guarantee under each neighbouring relation.
+    stated = None if plan.recommended is None else plan.recommended.guarantee
+    return [] if stated is None else [str(stated), *beside_stated(plan.other_relation)]
 
 
 def _participation(need: Need) -> list[str]:

@@ -45,39 +45,40 @@ def facts(run: Run) -> Facts:
     return pictures.facts(run.record)
 
 
-def page(run: Run) -> str:
+def page(run: Run, uncovered: bool = False) -> str:
     """Write a run as the text of one HTML page, with its baseline if its folder has one."""
-    return _rendered(run.record, run.folder)
+    return _rendered(run.record, run.folder, uncovered)
 
 
-def report_run(folder: Path, path: Path | None = None) -> Path:
+def report_run(folder: Path, path: Path | None = None, *, uncovered: bool = False) -> Path:
     """Write the page of a finished run from its folder, without training; return its path.
 
     Args:
         folder: of the run.
         path: of the page; by default report.html in the folder.
+        uncovered: also show what no epsilon covers: the clients' training loss, and times.
 
     Raises:
         ValueError: there is no finished run in the folder, or its files are damaged.
     """
-    text = _rendered(read_finished(folder), folder)
+    text = _rendered(read_finished(folder), folder, uncovered)
     path = path or folder / REPORT
     # A folder name may contain bytes that are not UTF-8; they become character references.
     write_atomic(path, text.encode("utf-8", "xmlcharrefreplace"))
     return path
 
 
-def _rendered(record: RunRecord, folder: Path) -> str:
+def _rendered(record: RunRecord, folder: Path, uncovered: bool) -> str:
     inner, mechanism = RunStore(folder / BASELINE), stored_mechanism(record.config)
     # A baseline that was stopped is not compared with.
     finished = inner.exists() and inner.has("summary")
     baseline = read_finished(inner.folder) if finished else None
     if mechanism is None or (channel := mechanism.channel) is None:
-        return render(record, baseline)
+        return render(record, baseline, uncovered=uncovered)
     # Clients' numbers, such as their loss, are further coordinates of the same update.
     dimension = record.summary.dimension + len(record.config.privacy.numbers)
     sentence = describe_influence(mechanism, dimension, record.config.cohort)
-    return render(record, baseline, channel, sentence)
+    return render(record, baseline, channel, sentence, uncovered)
 
 
 def render(
@@ -85,6 +86,7 @@ def render(
     baseline: RunRecord | None = None,
     channel: Channel | None = None,
     hostile: str = "",
+    uncovered: bool = False,
 ) -> str:
     """Write a run's record as the text of one HTML page.
 
@@ -93,8 +95,11 @@ def render(
         baseline: the same run without privacy, for comparison.
         channel: of each coordinate, if the mechanism has one.
         hostile: a sentence on how far one client can move a round's mean; empty if not known.
+        uncovered: also show what no epsilon covers: the clients' training loss, and times.
 
     Guarantees:
+        Unless `uncovered`, nothing is shown that the guarantee does not cover, but a baseline if
+        there is one; both are marked. Accuracy and loss are taken to be on public test data.
         The page is self-contained: it refers to nothing outside itself, its policy allows no
         script but its own, and it says everything without that script.
         The printed epsilon is never below the real one.
@@ -116,7 +121,11 @@ def render(
                 columns=False,
                 text=True,
             ),
+            meaning.coverage(
+                run.summary.guarantee, COVERED, _not_covered(run, baseline, uncovered)
+            ),
             Section("Training", pictures.training(run, baseline)),
+            Section("Not covered by the guarantee", pictures.uncovered(run) * uncovered),
             Section("One coordinate", pictures.coordinate(channel)),
             Section("Details", [_config_table(config), _round_table(run)]),
         ],
@@ -141,25 +150,32 @@ def _lead(run: RunRecord) -> str:
 
 
 def _cards(run: RunRecord, baseline: RunRecord | None) -> list[Card]:
-    return [
-        _accuracy_card(run, baseline),
-        _upload_card(run),
-        _guarantee_card(run),
-        _time_card(run),
-    ]
+    return [_accuracy_card(run, baseline), _upload_card(run), _guarantee_card(run)]
 
 
-def _time_card(run: RunRecord) -> Card:
-    # Parts of the run's time, whose sum is less than all of it.
-    parts = {
-        name: math.fsum(getattr(metric, f"seconds_{name}") for metric in run.metrics)
-        for name in ("gradient", "protect", "evaluate")
-    }
-    lines = [
-        f"{formatting.count(run.rounds, 'round')}, all clients on one machine",
-        ", ".join(f"{name} {seconds:,.1f}\u00a0s" for name, seconds in parts.items()),
-    ]
-    return "Time", formatting.duration(run.seconds), lines
+COVERED = (
+    "All that clients sent in the declared rounds: hence each round's released mean, its length, "
+    "the numbers sent beside updates, the models, and whatever is computed from these."
+)
+
+UNSHOWN = (
+    "The clients' training loss and the time that rounds took are in the run's records and are not "
+    "shown here; rq.report(run, path, uncovered=True) shows them."
+)
+SHOWN = "The clients' training loss and the time that rounds took, shown below because asked for."
+
+
+def _not_covered(run: RunRecord, baseline: RunRecord | None, uncovered: bool) -> str:
+    parts = [SHOWN if uncovered else UNSHOWN]
+    if baseline is not None:
+        parts.append("The run without privacy was trained on the clients' data with no protection.")
+    if run.summary.loss is not None:
+        parts.append(
+            "Accuracy and loss are on test data that belong to no client and are taken to be "
+            "public: if they are not, these figures are not covered. Nor is a setting that was "
+            "chosen by looking at clients' data."
+        )
+    return " ".join(parts)
 
 
 def _accuracy_card(run: RunRecord, baseline: RunRecord | None) -> Card:
@@ -169,7 +185,7 @@ def _accuracy_card(run: RunRecord, baseline: RunRecord | None) -> Card:
     lines = ["No run without privacy to compare with."]
     if baseline is not None and (reference := baseline.summary.accuracy) is not None:
         difference = f"Difference {minus(f'{100 * (accuracy - reference):+.2f}')} points"
-        lines = [f"{100 * reference:.2f}\u00a0% without privacy", difference]
+        lines = [f"{100 * reference:.2f}\u00a0% {pictures.WITHOUT}", difference]
     return "Test accuracy", f"{100 * accuracy:.2f}\u00a0%", lines
 
 
@@ -202,6 +218,7 @@ def _guarantee_card(run: RunRecord) -> Card:
         [
             f"at δ = {minus(formatting.plain(guarantee.delta))}",
             scope,
+            *meaning.other_figure(run.summary.other_relation),
             *([_spent(run)] if run.summary.spent else []),
             *[SIMULATED] * guarantee.simulated,
             *(_visible_guarantee(other) for other in [run.summary.beside] if other is not None),
@@ -241,6 +258,7 @@ def _meaning(run: RunRecord, channel: Channel | None, hostile: str) -> Paragraph
     else:
         paragraphs = [
             ("What is promised.", meaning.promise(guarantee)),
+            *meaning.comparison(guarantee, summary.other_relation),
             *_terms(summary),
             ("One coordinate and the whole run.", _scope(run, guarantee, channel)),
             *meaning.size(guarantee),
@@ -267,6 +285,8 @@ def _terms(summary: RunSummary) -> list[tuple[str, str]]:
             f"Of the same run, for one whole {other.unit}: {_visible_guarantee(other)}, at the "
             "same δ."
         )
+        for figure in meaning.other_figure(summary.beside_other_relation):
+            text += f" Likewise {figure}."
         paragraphs.append(("Another guarantee.", text))
     return paragraphs
 
@@ -285,17 +305,28 @@ def _scope(run: RunRecord, guarantee: Guarantee, channel: Channel | None) -> str
         f"{describe_upload(run.config, summary.dimension)} in each, and "
         f"{formatting.count(guarantee.releases, 'release')} were composed"
         f"{', with those before the first round' * (run.summary.spent is not None)}."
+        f"{_padded(run, guarantee)}"
     )
 
 
+def _padded(run: RunRecord, guarantee: Guarantee) -> str:
+    # Why there are more releases than coordinates times rounds.
+    own = run.summary.dimension + len(run.config.privacy.numbers)
+    count, rest = divmod(guarantee.releases, max(run.summary.participations, 1))
+    if rest or count <= own or count & (count - 1) or guarantee.hidden or run.summary.spent:
+        return ""
+    return f" They are {count:,} a round, since an update is padded to that before it is rotated."
+
+
 EMPTY_VALUE_TEXTS = {
+    "seed": "none: a secret key",
     "trust": "the mechanism's own",
     "clip_norm": "none but the mechanism's own",
     "stop_at_epsilon": "never",
     "max_participations": "no cap",
     "evaluate_every": "a tenth of the rounds",
 }
-"""Texts for empty settings, if they do not mean "none"."""
+"""Texts for empty settings that say how a run was trained; others it did not use."""
 
 
 def _config_table(config: TrainConfig) -> DataTable:
@@ -307,9 +338,8 @@ def _config_table(config: TrainConfig) -> DataTable:
                 (f"{setting}: {name}", formatting.plain(value[name])) for name in sorted(value)
             ]
         elif value != ():
-            empty = value is None or value == ""
-            shown = EMPTY_VALUE_TEXTS.get(setting, "(none)") if empty else formatting.plain(value)
-            rows.append((setting, shown))
+            shown = _shown(setting, value)
+            rows += [(setting, shown)] if shown else []
     return DataTable("Configuration", ("setting", "value"), rows, "settings")
 
 
@@ -322,20 +352,16 @@ def _round_table(run: RunRecord) -> DataTable:
         "round",
         "accuracy, %",
         "test loss",
-        "train loss",
         "epsilon so far",
         "uploads",
-        "seconds",
     )
     rows = [
         (
             f"{m.round:,}",
             formatting.number(m.accuracy, 2, scale=100),
             formatting.number(m.loss, 3),
-            formatting.number(m.train_loss, 3),
             formatting.spent(m.epsilon),
             formatting.byte_size(m.bytes_up),
-            formatting.number(m.seconds, 3),
         )
         for m in (evaluated[index] for index in shown)
     ]

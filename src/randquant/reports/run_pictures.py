@@ -21,6 +21,9 @@ from randquant.training.config import TrainConfig
 from randquant.training.records import RoundMetrics, RunRecord
 
 Pick = Callable[[RoundMetrics], float | None]
+WITHOUT = "without privacy: no ε covers it"
+"""Label of a run that was trained without privacy, on clients' data, for comparison."""
+
 Drawn = tuple[str, Sequence[tuple[float, float]], str]  # label, points, style of a line
 
 
@@ -36,12 +39,11 @@ def training(run: RunRecord, baseline: RunRecord | None) -> list[Figure]:
     def lines(pick: Pick) -> list[Drawn]:
         drawn: list[Drawn] = [(f"this run ({run.config.mechanism})", _points(run, pick), "c1")]
         if baseline is not None:
-            drawn.append(("without privacy", _points(baseline, pick), "c2 dashed"))
+            drawn.append((WITHOUT, _points(baseline, pick), "c2 dashed"))
         return drawn
 
     accuracy = lines(lambda m: None if m.accuracy is None else 100 * m.accuracy)
     loss = lines(lambda m: m.loss)
-    loss.append(("training data", _points(run, lambda m: m.train_loss), "c1 faint"))
     charts: list[Figure] = [
         line_chart("Accuracy on test data, per round", accuracy, "round", "accuracy, %"),
         line_chart("Loss on test data, per round", loss, "round", _loss(run)),
@@ -49,6 +51,18 @@ def training(run: RunRecord, baseline: RunRecord | None) -> list[Figure]:
     # A regression has a loss and no accuracy.
     charts = charts if run.summary.accuracy is not None else charts[1:]
     return [*charts, *_signal_and_noise(run), *_numbers(run), *_epsilon(run)]
+
+
+def uncovered(run: RunRecord) -> list[Figure]:
+    """Draw what no epsilon covers: the clients' training loss and the time of each round."""
+    loss, seconds = (_points(run, pick) for pick in (lambda m: m.train_loss, lambda m: m.seconds))
+    return [
+        line_chart(f"{title}: no ε covers it", [(label, points, "c1")], "round", up)
+        for title, label, points, up in (
+            ("Loss on clients' training data", "mean of the cohort", loss, _loss(run)),
+            ("Time of each round", "all clients on one machine", seconds, "seconds"),
+        )
+    ]
 
 
 def _signal_and_noise(run: RunRecord) -> list[Figure]:

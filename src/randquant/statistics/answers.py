@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 from randquant._internal.formatting import count
+from randquant.privacy.accounting.relations import (
+    beside_stated,
+    by_relation,
+    under_other_relation,
+)
 from randquant.privacy.accounting.release import Release
-from randquant.privacy.guarantee import Guarantee
+from randquant.privacy.guarantee import Guarantee, Neighboring
 from randquant.statistics.estimate import Answer, ends
 
 
@@ -20,6 +26,7 @@ class Table(Mapping[str, Answer]):
         records: number of records in the sums, which is public.
         clients: number of clients.
         guarantee: of the whole table.
+        guarantees: the same by neighbouring relation, for which each is proven.
         release: the input of further accounting: `rq.account([table.release, ...], delta)`.
     """
 
@@ -38,6 +45,18 @@ class Table(Mapping[str, Answer]):
     def __len__(self) -> int:
         return len(self.answers)
 
+    @property
+    def guarantees(self) -> Mapping[Neighboring, Guarantee]:
+        """The guarantee by neighbouring relation."""
+        return by_relation(self.guarantee, self.other_relation)
+
+    @property
+    def other_relation(self) -> Guarantee | None:
+        """The guarantee under the relation that `guarantee` is not for."""
+        return under_other_relation(
+            self.guarantee, lambda each: cast(Any, replace)(self.release, neighboring=each)
+        )
+
     def __str__(self) -> str:
         rows = [("", "estimate", "95 % interval", "noise", "sampling")]
         for name, answer in self.items():
@@ -54,4 +73,4 @@ class Table(Mapping[str, Answer]):
             for row in rows
         ]  # fmt: skip
         size = f"{count(self.records, 'record')} of {count(self.clients, 'client')}"
-        return "\n".join([*lines, f"{size}; {self.guarantee}"])
+        return "\n".join([*lines, f"{size}; {self.guarantee}", *beside_stated(self.other_relation)])

@@ -136,7 +136,11 @@ class Survey:
     @property
     def guarantee(self) -> Guarantee:
         # For one record, or for a client with one record, by the unit of the survey.
-        return account([self.release], self.delta)
+        return self.under("replace_one")
+
+    def under(self, neighboring: Neighboring) -> Guarantee:
+        """Return the guarantee under a neighbouring relation, for the unit of the survey."""
+        return account([self.released(1, neighboring, self.unit)], self.delta)
 
     def released(self, rounds: int, neighboring: Neighboring, unit: Unit) -> Release:
         """Return the release of several rounds for a whole client, or for one record.

@@ -152,7 +152,10 @@ class RunSummary:
             trust; else None.
         advice: what to do about the released means or the loss on test data; may be empty.
         spent: the part of the guarantee that was spent before the first round: before the run
-            (`Privacy.spent`), and on statistics that standardise the data; None if nothing was.
+            (`Privacy.spent`), and on the statistics that it standardises by; None if nothing was.
+        other_relation, beside_other_relation: `guarantee` and `beside` under the neighbouring
+            relation that they are not for, from the same declared releases; None where that is not
+            derived.
     """
 
     accuracy: float | None
@@ -167,6 +170,8 @@ class RunSummary:
     beside: Guarantee | None = None
     advice: str = ""
     spent: Guarantee | None = None
+    other_relation: Guarantee | None = None
+    beside_other_relation: Guarantee | None = None
 
     @property
     def bits_per_coordinate(self) -> float:
@@ -180,7 +185,7 @@ class RunSummary:
             ValueError: a field is missing or unknown.
         """
         summary = from_json(cls, data)
-        names = "guarantee", "beside", "spent"
+        names = "guarantee", "beside", "spent", "other_relation", "beside_other_relation"
         parsed: dict[str, Any] = {name: getattr(summary, name) for name in names}
         return dataclasses.replace(summary, **{
             name: None if record is None else from_json(Guarantee, record)

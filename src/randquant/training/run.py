@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import shutil
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from torch import nn
 
 from randquant._internal.formatting import count
-from randquant.privacy.guarantee import Guarantee
+from randquant._internal.rounding import round_up
+from randquant.privacy.accounting.relations import by_relation
+from randquant.privacy.guarantee import Guarantee, Neighboring
 from randquant.training.config import TrainConfig
 from randquant.training.records import RoundMetrics, RunRecord, RunSummary
 
@@ -25,6 +27,9 @@ class Run:
             that is the run's unit; None without privacy.
         beside: a second guarantee, of a whole client whose participation is seen, where `guarantee`
             is of one example or under `model` trust; else None.
+        guarantees: `guarantee` under each neighbouring relation that it is proven for, by the
+            relation's name: `zero_out` is to be compared with what others state for adding or
+            removing a client (docs/guarantees.md). Empty without privacy.
         history: the metrics of each round, the first round first.
         accuracy: on test data, in [0, 1]; None without test data or without classes.
         loss: mean loss on test data; None without test data.
@@ -55,6 +60,11 @@ class Run:
     @property
     def guarantee(self) -> Guarantee | None:
         return self.summary.guarantee
+
+    @property
+    def guarantees(self) -> Mapping[Neighboring, Guarantee]:
+        """The guarantee by neighbouring relation, see the attributes."""
+        return by_relation(self.summary.guarantee, self.summary.other_relation)
 
     @property
     def beside(self) -> Guarantee | None:
@@ -89,9 +99,16 @@ class Run:
         elif summary.loss is not None:
             parts.insert(0, f"loss {summary.loss:.4g}")
         parts.append("no privacy" if guarantee is None else f"one {guarantee.unit}: {guarantee}")
+        parts += _beside(summary.other_relation)
         if (spent := summary.spent) is not None:
             parts.append(f"of it before round 1 {spent}")
         if (second := self.beside) is not None:
             parts.append(f"one {second.unit}: {second}")
+        parts += _beside(summary.beside_other_relation)
         parts.append(f"{self.upload_bytes:,} bytes a client and round")
         return f"Run({', '.join(parts)})"
+
+
+def _beside(other: Guarantee | None) -> list[str]:
+    # In short: the guarantee under the relation that the one before it is not for.
+    return [] if other is None else [f"<= {round_up(other.epsilon)} under {other.neighboring}"]

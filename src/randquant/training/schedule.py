@@ -76,11 +76,14 @@ class Schedule:
         """
         # With hidden cohorts the adversary cannot tell who took part, so the bound is the same for
         # all clients and grows with every round.
-        return self.ledger.epsilon(rounds if self.ledger.hidden else participations)
+        return self.ledger.epsilon(self.counted_rounds(rounds, participations))
 
     def guarantee(self, rounds: int, participations: int) -> Guarantee | None:
         # The tightest one for the same rounds as `epsilon`; None without privacy.
-        return self.ledger.guarantee(rounds if self.ledger.hidden else participations)
+        return self.ledger.guarantee(self.counted_rounds(rounds, participations))
+
+    def counted_rounds(self, rounds: int, participations: int) -> int:
+        return rounds if self.ledger.hidden else participations
 
     def step(self, done: int, participations: np.ndarray) -> Step:
         """Return the round that comes after `done` rounds.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 from randquant._internal import validate
@@ -11,6 +12,8 @@ from randquant.aggregation.registry import all_mechanisms, update_mechanism
 from randquant.cli.options import Command, NamedMechanism, Output, selected_fields
 from randquant.mechanisms.registry import build, channel_mechanisms, notes_on
 from randquant.privacy.accounting.accountant import account
+from randquant.privacy.accounting.relations import beside_stated, under_other_relation
+from randquant.privacy.accounting.release import Release
 from randquant.privacy.accounting.sampling import HiddenCohorts, run_release
 from randquant.privacy.certificates.coordinate import certify
 from randquant.privacy.guarantee import MODEL_TERMS, Guarantee, Neighboring, Trust
@@ -59,31 +62,34 @@ def run(
     )  # fmt: skip
     cohorts = _cohorts(rounds, participation, of_rounds, everybody_sends, trust)
 
-    def guarantee_for(examples: int | None) -> Guarantee:
-        release = run_release(
-            mechanism, dimension, rounds if cohorts is None else cohorts.rounds, neighboring,
-            examples=examples, cohorts=cohorts,
-        )  # fmt: skip
-        if release is None:
-            raise ValueError(f"Expected a mechanism that protects, got {name}.")
-        return account([release], delta)
+    def guarantees_for(examples: int | None) -> tuple[Guarantee, Guarantee | None]:
+        def released(relation: Neighboring) -> Release | None:
+            return run_release(
+                mechanism, dimension, rounds if cohorts is None else cohorts.rounds, relation,
+                examples=examples, cohorts=cohorts,
+            )  # fmt: skip
 
-    guarantee = guarantee_for(None)
+        return _guarantees(name, released, neighboring, delta)
+
+    guarantee, other = guarantees_for(None)
     result = {
         "mechanism": name, "parameters": parameters, "dimension": dimension, "rounds": rounds,
         "participation": participation, "of_rounds": of_rounds, "cohort": cohort,
         "clip_norm": clip_norm, "coordinates": coordinates, **to_json(guarantee),
+        "other_relation": to_json(other),
     }  # fmt: skip
     lines = [
         f"{name}, {count(dimension, 'coordinate')}, {count(rounds, 'round')} of one client's "
         "participation:",
         str(guarantee),
+        *beside_stated(other),
         *[MODEL_TERMS if trust == "model" else TERMS] * guarantee.hidden,
     ]
     if examples is not None:
-        example_guarantee = guarantee_for(examples)
-        result["one_example"] = to_json(example_guarantee)
+        example_guarantee, other = guarantees_for(examples)
+        result["one_example"] = {**to_json(example_guarantee), "other_relation": to_json(other)}
         lines.append(f"one of a client's {examples} examples, in the same run: {example_guarantee}")
+        lines += beside_stated(other)
     # A per-coordinate figure is not the run's guarantee: its line says so.
     if name in channel_mechanisms():
         pure = certify(build(name, parameters))
@@ -91,6 +97,19 @@ def run(
         lines.append(f"per coordinate and round: {pure}")
     result["notes"] = notes_on(name, parameters)
     return Output(result, [*lines, *result["notes"]])
+
+
+def _guarantees(
+    name: str,
+    released: Callable[[Neighboring], Release | None],
+    neighboring: Neighboring,
+    delta: float,
+) -> tuple[Guarantee, Guarantee | None]:
+    """Return the guarantee under a relation, and under the other one if that is derived."""
+    if (release := released(neighboring)) is None:
+        raise ValueError(f"Expected a mechanism that protects, got {name}.")
+    stated = account([release], delta)
+    return stated, under_other_relation(stated, released)
 
 
 def _refuse_hidden(of_rounds: int | None, everybody_sends: bool, trust: Trust | None) -> None:

@@ -12,27 +12,30 @@ from randquant.training.runs import status as run_status
 from randquant.training.runs.store import is_run
 
 
-def run(*folders: str, output: Files[str | None] = None) -> Output:
+def run(*folders: str, output: Files[str | None] = None, uncovered: Files[bool] = False) -> Output:
     """Write a page of runs.
 
     Args:
         folders: of runs, or with runs in them.
         output: the page; by default the run's own report.html, runs.html for several.
+        uncovered: of one run, also show what no epsilon covers: the clients' training loss, times.
     """
     if not folders:
         raise ValueError("Expected one or more folders of runs; they are missing.")
     paths = [Path(folder) for folder in folders]
-    written = _page(paths, None if output is None else Path(output))
+    written = _page(paths, None if output is None else Path(output), uncovered)
     result = {"runs": [str(folder) for folder in paths], "report": str(written)}
     return Output(result, [f"report         {written}"])
 
 
-def _page(folders: Sequence[Path], output: Path | None) -> Path:
+def _page(folders: Sequence[Path], output: Path | None, uncovered: bool) -> Path:
     from randquant.reports.run import render_runs, report_run
 
     # One run has its own page, in its folder; several are drawn over each other on one page.
     if len(folders) == 1 and is_run(folders[0]):
-        return report_run(folders[0], output)
+        return report_run(folders[0], output, uncovered=uncovered)
+    if uncovered:
+        raise ValueError(f"Expected the folder of one run with --uncovered, got {len(folders)}.")
     paths = [
         path
         for folder in folders

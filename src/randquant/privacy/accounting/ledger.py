@@ -79,9 +79,9 @@ class Ledger:
         # Nobody sees who takes part, so the rounds are those of the run.
         return self._cohorts is not None
 
-    def release(self, rounds: int) -> Release | None:
+    def release(self, rounds: int, neighboring: Neighboring | None = None) -> Release | None:
         return run_release(
-            self._mechanism, self._dimension, rounds, self._neighboring,
+            self._mechanism, self._dimension, rounds, neighboring or self._neighboring,
             examples=self._examples, cohorts=self._cohorts,
         )  # fmt: skip
 

@@ -193,6 +193,33 @@ def about_constant(losses: Sequence[float], constant: float | None) -> str:
     )
 
 
+def majority_share(problem: Problem) -> float | None:
+    """Return the share of the most frequent class among test data; None without classes there."""
+    test = problem.test
+    if problem.labels is None or not isinstance(test, StoredExamples):
+        return None
+    counts = np.bincount(test.targets.reshape(-1).numpy(), minlength=1)
+    return float(counts.max() / counts.sum())
+
+
+def about_majority(evaluations: int, accuracy: float | None, share: float | None) -> str:
+    """Say if a classifier is right no more often than one that names the same class for all.
+
+    Example:
+        >>> about_majority(10, 0.9, 0.9)[:48]
+        'Naming the most frequent class for all would be '
+        >>> about_majority(10, 0.91, 0.9)
+        ''
+    """
+    if evaluations < MIN_ROUNDS or accuracy is None or share is None or accuracy > share:
+        return ""
+    return (
+        f"Naming the most frequent class for all would be right for {100 * share:.2f} % of the "
+        f"test data, and the model is for {100 * accuracy:.2f} %: it is no better than that. More "
+        "clients or rounds, or a larger epsilon would help."
+    )
+
+
 def about_loss(losses: Sequence[float], accuracy: float, classes: int) -> str:
     """Warn if a classifier is overconfident on test data.
 

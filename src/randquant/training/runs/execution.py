@@ -425,12 +425,11 @@ def _summary(
         dimension=setup.learner.dimension,
         bytes_per_upload=upload_bytes,
         participations=most,
-        guarantee=schedule.guarantee(sent_rounds.declared, most),
+        **setup.guarantees(sent_rounds.declared, most),
         rounds=state.round,
         stopped=stopped,
         bytes_as_codes=setup.mechanism.payload_bytes(setup.dimension),
         spent=schedule.ledger.spent,
-        beside=None if setup.client_ledger is None else setup.client_ledger.guarantee(most),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +20,8 @@ from randquant.local_training.standardize import FeatureStatistics, Standardizat
 from randquant.local_training.standardized_model import column_counts, standardized
 from randquant.local_training.work import Work
 from randquant.privacy.accounting.ledger import Ledger
-from randquant.privacy.guarantee import Guarantee
+from randquant.privacy.accounting.relations import under_other_relation
+from randquant.privacy.guarantee import Guarantee, Neighboring
 from randquant.rounds.parameter_free import ParameterFreeStep, squared_noise
 from randquant.rounds.preparation import UpdatePreparation
 from randquant.training.algorithm import State
@@ -36,7 +38,14 @@ from randquant.training.optimizer import (
     torch_optimizer,
 )
 from randquant.training.records import RoundMetrics
-from randquant.training.runs.advice import about_constant, about_loss, about_steps, best_constant
+from randquant.training.runs.advice import (
+    about_constant,
+    about_loss,
+    about_majority,
+    about_steps,
+    best_constant,
+    majority_share,
+)
 from randquant.training.schedule import Schedule
 from randquant.training.server import AUTO
 
@@ -96,6 +105,30 @@ class TrainingSetup:
         # A client encodes its update and its numbers as one vector.
         return self.learner.dimension + self.preparation.extra
 
+    def guarantees(self, rounds: int, participations: int) -> dict[str, Guarantee | None]:
+        """Account for the declared rounds of a run, under both relations.
+
+        Returns:
+            Those fields of a `RunSummary` that are guarantees of the whole run, by name.
+        """
+        schedule, client = self.schedule, self.client_ledger
+        ledger, before = schedule.ledger, None
+        if ledger.spent is not None:
+            before = functools.partial(spent_before, schedule.config, self.problem)
+        stated = schedule.guarantee(rounds, participations)
+        counted = schedule.counted_rounds(rounds, participations)
+        of_run = functools.partial(ledger.release, counted)
+        found = {
+            "guarantee": stated,
+            "other_relation": under_other_relation(stated, of_run, before),
+        }
+        if client is not None:
+            beside = client.guarantee(participations)
+            of_client = functools.partial(client.release, participations)
+            found["beside"] = beside
+            found["beside_other_relation"] = under_other_relation(beside, of_client)
+        return found
+
     def standardized(self, statistics: FeatureStatistics) -> TrainingSetup:
         """Return a copy that trains on standardised data."""
         config, problem = self.schedule.config, standardized(self.problem, statistics)
@@ -115,7 +148,8 @@ class TrainingSetup:
         classes, last = self.problem.labels, metrics[-1].accuracy
         if not advice and classes is not None and last is not None:
             advice = about_loss(losses, last, classes)
-        return advice or about_constant(losses, best_constant(self.problem))
+        advice = advice or about_constant(losses, best_constant(self.problem))
+        return advice or about_majority(len(losses), last, majority_share(self.problem))
 
 
 def prepare(config: TrainConfig, key: Key, inputs: RunInputs) -> TrainingSetup:
@@ -181,12 +215,27 @@ def standardization_query(config: TrainConfig, problem: Problem) -> Standardizat
     return plan_query(standardize, columns, sizes, left, config.trust, config.privacy.unit)
 
 
-def spent_before(config: TrainConfig, problem: Problem) -> Guarantee | None:
-    """Return what is spent before a run's first round, or None."""
+def spent_before(
+    config: TrainConfig, problem: Problem, neighboring: Neighboring | None = None
+) -> Guarantee | None:
+    """Return what is spent before a run's first round, or None.
+
+    Args:
+        config: of the run.
+        problem: its data.
+        neighboring: the relation it is for; by default the one that tables are stated for.
+
+    Raises:
+        ValueError: what was spent before the run is a guarantee under another relation.
+    """
     before, query = config.privacy.spent, standardization_query(config, problem)
-    if query is None or query.survey is None:  # share=0: the bounds suffice
+    if before is not None and neighboring not in (None, before.neighboring):
+        raise ValueError(f"Expected what was spent under {neighboring}, got {before}.")
+    if query is None or query.survey is None:  # without terms it asks nobody: the bounds suffice
         return before
-    cost = replace(query.survey.guarantee, simulated=config.seed is not None)
+    terms = query.survey
+    table = terms.guarantee if neighboring is None else terms.under(neighboring)
+    cost = replace(table, simulated=config.seed is not None)
     return cost if before is None else before + cost
 
 
