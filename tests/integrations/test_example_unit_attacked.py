@@ -142,4 +142,6 @@ def test_the_page_says_whose_guarantee_it_is():
     mod = QuantizeMod(epsilon=math.inf, examples=N, clip_norm=1.0)
     update = ArrayRecord({k: v * 0 for k, v in nn.Linear(5, 2).state_dict().items()})
     strategy = answered(mod, lambda: {"update": update})
-    assert "Guarantee of every client" not in report.page(strategy.outcome())
+    page = report.page(strategy.outcome())
+    assert "Guarantee of every client" not in page
+    assert "Guarantee of every example, not of all data of a client" in page

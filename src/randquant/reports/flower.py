@@ -108,7 +108,8 @@ def _guarantee(guarantee: Guarantee, target: float | None) -> Card:
         f"at δ = {formatting.minus(formatting.plain(guarantee.delta))}",
         "no target was set" if target is None else f"target: {formatting.bound(target)}",
     ]
-    return "Guarantee of every client", formatting.bound(guarantee.epsilon), lines
+    unit = "client" if guarantee.unit == "client" else "example, not of all data of a client"
+    return f"Guarantee of every {unit}", formatting.bound(guarantee.epsilon), lines
 
 
 def _clients(rows: Sequence[RoundRow]) -> Card:

@@ -22,7 +22,10 @@ if TYPE_CHECKING:  # most messages only load and save an account: their processe
     from randquant.rounds.offer import Offer
 
 SCHEMA_VERSION = 2
-SO_FAR = "for an end that was declared beforehand; for one chosen by looking, only a limit holds"
+SO_FAR = (
+    "valid if the run was declared to end here; if it is ended by looking at its models, only a "
+    "limit that was set before is valid"
+)
 """Condition printed with every epsilon of the rounds so far: nobody has told the account when the
 run ends (docs/theory/accounting.md, Proposition 8)."""
 MAX_ROUNDS = 2**53
