@@ -107,7 +107,7 @@ def test_no_line_says_what_is_not_known():
         VectorMechanism(BIT, 1.0), 8, 50
     )  # a server that sees codes checks them
     sent = f"with proofs a client sends {proven_bytes(8, 1):,} bytes"
-    assert describe_influence(vectors(), 8, 50).endswith(f" before it is encoded by 0.04; {sent}")
+    assert describe_influence(vectors(), 8, 50).endswith(f" the exact mean by at most 0.04; {sent}")
     assert "are not proven; with proofs" in describe_influence(
         ChannelMechanism(THREE, "aggregate", 2), 8, 50
     )

@@ -118,8 +118,8 @@ def test_the_guarantee_is_said_to_be_for_the_rounds_of_the_client_called_most_of
     words = Page(render_run(dataclasses.replace(run, summary=summary))).words
     rounds = f"{participations} round{'s' * (participations > 1)}"
     assert (
-        f"the most-called client takes part in {rounds} with 650 coordinates in each, and 48,750 "
-        "releases were composed"
+        f"the client with the most rounds takes part in {rounds} with 650 coordinates in each, and "
+        "48,750 releases were composed"
     ) in words
 
 

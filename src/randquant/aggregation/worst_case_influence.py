@@ -29,8 +29,8 @@ def describe_influence(mechanism: UpdateMechanism, dimension: int, clients: int)
         >>> bit = rq.stochastic_rounding(clip=0.125, levels=2, margin=0.526)
         >>> describe_influence(rq.VectorMechanism(bit, 1.0, "aggregate", 60), 650, 100)
         'one hostile client of 100 moves the mean by at most 0.417 (l2) by valid codes, 41.7 by \
-any vector where codes are not proven; another update moves the mean before it is encoded by 0.02; \
-with proofs a client sends 12,620 bytes'
+any vector where codes are not proven; an honest client that replaces its update moves the exact \
+mean by at most 0.02; with proofs a client sends 12,620 bytes'
     """
     channel = mechanism.channel
     if mechanism.trust != "aggregate" or channel is None or not clients:
@@ -48,7 +48,10 @@ with proofs a client sends 12,620 bytes'
     )
     if mechanism.clip_norm is not None:
         by_update = f"{2 * mechanism.clip_norm / clients:.3g}"
-        line += f"; another update moves the mean before it is encoded by {by_update}"
+        line += (
+            "; an honest client that replaces its update moves the exact mean by at most "
+            f"{by_update}"
+        )
     with contextlib.suppress(ValueError):  # of more codes than can be proven
         upload_bytes = proven_bytes(mechanism.size(dimension), largest)
         line += f"; with proofs a client sends {upload_bytes:,} bytes"

@@ -300,7 +300,7 @@ def _scope(run: RunRecord, guarantee: Guarantee, channel: Channel | None) -> str
     return (
         f"{single}A figure for one coordinate is never the guarantee of a run. The guarantee of "
         "the run counts everything that one client sends in all declared rounds, whatever ended "
-        "the run: the most-called client takes part in "
+        "the run: the client with the most rounds takes part in "
         f"{formatting.count(summary.participations, 'round')} with "
         f"{describe_upload(run.config, summary.dimension)} in each, and "
         f"{formatting.count(guarantee.releases, 'release')} were composed"

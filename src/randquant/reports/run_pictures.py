@@ -151,7 +151,7 @@ def _epsilon(run: RunRecord) -> list[Figure]:
     points = [(at, epsilon) for at, epsilon in _points(run, lambda m: m.epsilon)]
     if not any(math.isfinite(epsilon) for _, epsilon in points):
         return []
-    lines: list[Drawn] = [("the client called most often", points, "c1")]
+    lines: list[Drawn] = [("the client with the most rounds", points, "c1")]
     limit = run.config.stop_at_epsilon
     if limit is not None:  # the run stops before this line
         ends = [(1.0, limit), (points[-1][0], limit)]
