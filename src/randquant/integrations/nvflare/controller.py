@@ -171,6 +171,7 @@ class QuantizeController(Controller):
             (2.0, 184, 4)
         """
         sites = validate.whole("sites", sites, low=1)
+        rounds = validate.whole("rounds", rounds, low=1)
         if privacy.numbers or privacy.weighted_by is not None:
             raise ValueError(
                 "Expected updates alone on NVFlare, got numbers sent with them: leave numbers and "
@@ -182,7 +183,7 @@ class QuantizeController(Controller):
                 f"{privacy.neighboring} and {options.neighboring}."
             )
         target = Target(
-            epsilon, validate.whole("rounds", rounds, low=1), sites, sites,
+            epsilon, rounds, sites, sites,
             default_delta(sites, examples) if delta is None else delta,
             "local" if sums is None else "aggregate", privacy, examples,
         )  # fmt: skip

@@ -42,9 +42,9 @@ def under_other_relation(
         >>> def released(relation):
         ...     return GaussianRelease(noise[relation], 5, 1, neighboring=relation)
         >>> print(stated := account([released("replace_one")], 1e-5))
-        epsilon <= 4.37751 at delta = 1e-05 (replace_one, central trust)
+        epsilon <= 4.37718 at delta = 1e-05 (replace_one, central trust)
         >>> print(under_other_relation(stated, released))
-        epsilon <= 1.99312 at delta = 1e-05 (zero_out, central trust)
+        epsilon <= 1.9931 at delta = 1e-05 (zero_out, central trust)
     """
     if stated is None or math.isinf(stated.epsilon):
         return None
