@@ -175,10 +175,10 @@ def _calls() -> Iterator[Call]:
                privacy=rq.Privacy(bits=1))  # fmt: skip
     yield call("at_equal_epsilon", compare.at_equal_epsilon, clip=1.0, bits=[1], epsilon=1.0,
                objective="mae", order=2.0, mechanisms=["rqm"])  # fmt: skip
-    yield call("entry_of", compare.entry_of, name="mine", channel=CHANNEL, parameters=None,
+    yield call("make_entry", compare.make_entry, name="mine", channel=CHANNEL, parameters=None,
                order=2.0)  # fmt: skip
-    yield call("of_channels", compare.of_channels,
-               given=[("rqm", {"clip": 1.0, "margin": 1.0, "levels": 4, "keep": 0.4})],
+    yield call("compare_channels", compare.compare_channels,
+               channels=[("rqm", {"clip": 1.0, "margin": 1.0, "levels": 4, "keep": 0.4})],
                order=2.0)  # fmt: skip
 
 

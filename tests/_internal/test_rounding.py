@@ -70,7 +70,7 @@ def plan() -> Plan:
 
 
 def comparison() -> compare.Comparison:
-    entry = compare.entry_of("stochastic-rounding", CHANNEL, PARAMETERS)
+    entry = compare.make_entry("stochastic-rounding", CHANNEL, PARAMETERS)
     measured = dataclasses.replace(entry.measured, certificate=CERTIFICATE, renyi=CERTIFICATE)
     return compare.Comparison([dataclasses.replace(entry, measured=measured)], 2.0, UPPER, "mae")
 

@@ -54,7 +54,7 @@ def _integer_noise(monkeypatch):
     """Runs are calibrated with the mechanism whose noise is found at once: none is compared."""
 
     def choose(need, *, examples=None):
-        return choice.choose(need.of_bits(20), examples=examples or 1)
+        return choice.choose(need.with_bits(20), examples=examples or 1)
 
     monkeypatch.setattr(request, "choose", choose)
 

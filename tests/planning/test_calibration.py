@@ -13,7 +13,7 @@ import randquant as rq
 from randquant.aggregation import CentralGaussian, ClippedSGD, LocalGaussian
 from randquant.mechanisms import NOISES, UpdateSetting
 from randquant.planning import (
-    EDGE,
+    EDGE_TOLERANCE,
     TOLERANCE,
     NoiseSearch,
     OutOfReach,
@@ -69,7 +69,7 @@ def assert_refused(error: OutOfReach, epsilon: float):
 
 
 def assert_at_an_edge(build, found, epsilon, delta, dimension, rounds, options):
-    less = max(float(f"{found.noise * (1 - 2 * EDGE):.6g}"), options["reach"][0])
+    less = max(float(f"{found.noise * (1 - 2 * EDGE_TOLERANCE):.6g}"), options["reach"][0])
     if less == found.noise:
         return
     try:
@@ -119,7 +119,7 @@ def test_an_edge_below_which_nothing_is_proven_is_approached_in_few_steps(proves
         lambda noise: 9 / noise if noise > 0.1 else proves_nothing(),
         100.0, lambda epsilon: 1 / epsilon, 1e-6, 1e6,
     )  # fmt: skip
-    assert 0.1 < search.run(1.0) < 0.1 * (1 + EDGE)
+    assert 0.1 < search.run(1.0) < 0.1 * (1 + EDGE_TOLERANCE)
     assert len(search.tried) < 15
 
 

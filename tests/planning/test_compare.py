@@ -174,7 +174,7 @@ def test_a_page_of_given_channels_tells_them_apart_and_says_what_is_not_drawn():
     small = {"clip": 1.5, "theta": 0.25, "trials": 15}, {"clip": 2.0, "theta": 0.1, "trials": 3}
     given = [("pbm", each) for each in small]
     given.append(("qmgeo", {"clip": 1.5, "levels": 16, "p": 0.2}))
-    text = page(compare.of_channels(given, order=8.0))
+    text = page(compare.compare_channels(given, order=8.0))
     check_self_contained(text)
     check_charts(text)
     for words in ("pbm 1", "pbm 2", "Infinite and not drawn: qmgeo.", "Clips differ"):

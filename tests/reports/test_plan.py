@@ -36,7 +36,7 @@ def test_a_plan_marks_who_is_not_beaten_and_names_who_is_missing():
 def measured(name, epsilon, mse):
     """A comparison's entry of four codes with these figures."""
     channel = rq.stochastic_rounding(clip=1.0, levels=4)
-    found = compare.entry_of(name, channel)
+    found = compare.make_entry(name, channel)
     own = found.measured
     certificate = dataclasses.replace(own.certificate, epsilon=Interval(0.0, epsilon))
     moments = dataclasses.replace(own.moments, mse=mse)

@@ -5,7 +5,13 @@ from typing import TYPE_CHECKING
 from randquant._internal.lazy_imports import lazily
 
 if TYPE_CHECKING:
-    from randquant.planning.calibration import EDGE, TOLERANCE, NoiseSearch, OutOfReach, calibrate
+    from randquant.planning.calibration import (
+        EDGE_TOLERANCE,
+        TOLERANCE,
+        NoiseSearch,
+        OutOfReach,
+        calibrate,
+    )
     from randquant.planning.choice import Calibrated, choose
     from randquant.planning.compare import tradeoffs
     from randquant.planning.planner import MAX_ERROR_RATIO, TOLERATED

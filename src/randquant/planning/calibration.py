@@ -28,11 +28,13 @@ TOLERANCE = 1e-3
 STEPS = 48
 """Most points that one stage of the search evaluates."""
 
-EDGE = 1e-3
-"""How near, relatively, noise that cannot be built or proves nothing is looked for."""
+EDGE_TOLERANCE = 1e-3
+"""Relative distance up to which the search approaches noise that cannot be built or proves
+nothing. Half of it takes one more step, which may take seconds; twice of it leaves more noise."""
 
-JUMP = 100.0
-"""Two epsilons that differ by more are not joined by a curve worth a secant."""
+MAX_SECANT_RATIO = 100.0
+"""Largest ratio of two epsilons that a secant joins; between others the search bisects. Secants
+across larger jumps point far off, and with half of it some steps would be bisected for nothing."""
 
 
 class OutOfReach(ValueError):
@@ -110,7 +112,7 @@ class NoiseSearch:
         """A noise near the start at which a mechanism can be built."""
         # A logarithmic grid, nearest to the start first: the range spans 18 decades.
         span = math.log(self.high / self.low)
-        grid = [six(self.low * math.exp(span * k / STEPS)) for k in range(STEPS + 1)]
+        grid = [six_digits(self.low * math.exp(span * k / STEPS)) for k in range(STEPS + 1)]
         points = [start, *sorted(grid, key=lambda noise: abs(math.log(noise / start)))]
         return next((noise for noise in points if self.at(noise) is not None), None)
 
@@ -119,36 +121,40 @@ class NoiseSearch:
 
         They are equal at an end of the range. There may be no mechanism at the next one.
         """
-        side, here, factor = self.enough(first), first, 1.0
-        there = self.guess(first)
+        side, last, factor = self.enough(first), first, 1.0
+        next_noise = self.guess(first)
         for _ in range(STEPS):
             # A tight noise ends the walk on either side: it is good enough.
-            if self.at(there) is None or self.enough(there) != side or self.tight(there):
+            if (
+                self.at(next_noise) is None
+                or self.enough(next_noise) != side
+                or self.tight(next_noise)
+            ):
                 break
-            here = there
-            if there == (self.low if down else self.high):
+            last = next_noise
+            if next_noise == (self.low if down else self.high):
                 break
             # The second guess is mostly right. Then steps grow as 1.05, 1.05**2, 1.05**4, …: about
             # ten of them cross the range.
-            guess = self.guess(there)
-            there = (
-                min(guess, self.clamp(there / factor))
+            guess = self.guess(next_noise)
+            next_noise = (
+                min(guess, self.clamp(next_noise / factor))
                 if down
-                else max(guess, self.clamp(there * factor))
+                else max(guess, self.clamp(next_noise * factor))
             )
             factor = max(factor * factor, 1.05)
-        return here, there
+        return last, next_noise
 
     def guess(self, noise: float) -> float:
         """A guess of the noise at the target: as if it were what is much like it."""
         epsilon = self.at(noise)
         if not epsilon or math.isinf(epsilon):
             return noise
-        return self.clamp(noise * self.aim / self.alike(epsilon))
+        return self.clamp(noise * self.target_noise / self.alike(epsilon))
 
     @property
-    def aim(self) -> float:
-        """Noise at the middle of the tolerated range below the target, as `alike` gives it."""
+    def target_noise(self) -> float:
+        # At the middle of the tolerated range below the target, as `alike` gives it.
         return self.alike(self.target * (1 - TOLERANCE / 2))
 
     def narrow(self, good: float, bad: float) -> float:
@@ -159,32 +165,32 @@ class NoiseSearch:
                 break
             # A step may take seconds, and no curve leads across such an edge.
             edge = upper is None or math.isinf(upper)
-            if edge and abs(math.log(bad / good)) < EDGE:
+            if edge and abs(math.log(bad / good)) < EDGE_TOLERANCE:
                 break
             # Every fourth step bisects, so that a sharply bent curve cannot stall the secant, and
             # every step where it jumps.
             part = 0.5
-            if upper is not None and lower and upper < JUMP * lower and step % 4 != 3:
+            if upper is not None and lower and upper < MAX_SECANT_RATIO * lower and step % 4 != 3:
                 most, least = self.alike(lower), self.alike(upper)
-                part = math.log(most / self.aim) / math.log(most / least)
-            middle = six(good * (bad / good) ** min(max(part, 1e-3), 1 - 1e-3))
+                part = math.log(most / self.target_noise) / math.log(most / least)
+            middle = six_digits(good * (bad / good) ** min(max(part, 1e-3), 1 - 1e-3))
             if middle in (good, bad):
-                middle = six((good + bad) / 2)
+                middle = six_digits((good + bad) / 2)
             if middle in (good, bad):  # six digits show no number in between
                 break
             good, bad = (middle, bad) if self.enough(middle) else (good, middle)
         return good
 
-    def inside(self, here: float, end: float) -> tuple[float, float] | None:
+    def inside(self, start: float, end: float) -> tuple[float, float] | None:
         """A bracket (too little, enough) between two noises that both miss the target."""
         if self.at(end) is None:  # bisect for the largest noise that can be built
             for _ in range(STEPS // 2):
-                middle = six(math.sqrt(here * end))
-                if middle in (here, end):
+                middle = six_digits(math.sqrt(start * end))
+                if middle in (start, end):
                     break
                 if self.enough(middle):
-                    return here, middle
-                here, end = (here, middle) if self.at(middle) is None else (middle, end)
+                    return start, middle
+                start, end = (start, middle) if self.at(middle) is None else (middle, end)
         # Without a finite epsilon there is no minimum to look for.
         if all(epsilon is None or math.isinf(epsilon) for epsilon in self.tried.values()):
             return None
@@ -195,14 +201,14 @@ class NoiseSearch:
             place = noises.index(least)
             sides = noises[max(place - 1, 0) : place + 2]
             for left, right in itertools.pairwise(sides):
-                middle = six(math.sqrt(left * right))
+                middle = six_digits(math.sqrt(left * right))
                 if self.enough(middle):
                     return sides[0], middle
         return None
 
     def clamp(self, noise: float) -> float:
         """The nearest noise within reach, of six digits."""
-        return six(min(max(noise, self.low), self.high))
+        return six_digits(min(max(noise, self.low), self.high))
 
     def out_of_reach(self, delta: float, rounds: int) -> OutOfReach:
         """The error to raise if no noise meets the target."""
@@ -223,19 +229,20 @@ class NoiseSearch:
         return OutOfReach(text, float(nearest), noise)
 
 
-def six(value: float) -> float:
-    """Six significant digits, so that the printed number is exactly the one checked."""
+def six_digits(value: float) -> float:
+    # So that the printed number is exactly the one checked.
     return float(f"{value:.6g}")
 
 
 M = TypeVar("M", bound=Releasing)
 
 
-REACH = (1e-6, 1e12)
+NOISE_LIMITS = (1e-6, 1e12)
 """Default range of noise to search."""
 
-ALIKE = 1.05
-"""What is so near the target, where Gaussian noise meets it, is much like Gaussian noise."""
+MAX_GAUSSIAN_RATIO = 1.05
+"""Largest ratio of epsilons at which a mechanism is taken to be much like Gaussian noise. It
+chooses the rough figure that leads the search; the result rests on the accountant alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +276,7 @@ def calibrate(
     examples: int | None = None,
     cohorts: HiddenCohorts | None = None,
     start: float = 1.0,
-    reach: tuple[float, float] = REACH,
+    reach: tuple[float, float] = NOISE_LIMITS,
 ) -> Calibration[M]:
     """Find the least noise with which a mechanism meets (epsilon, delta) for a whole run.
 
@@ -296,8 +303,8 @@ def calibrate(
         the returned number, and its epsilon is at most the target. If epsilon falls as the noise
         grows, then smaller noise either misses the target, or differs by less than six digits show
         or by less than TOLERANCE in epsilon, or cannot be built or has no finite epsilon, or is
-        within EDGE of noise of which that is so. If epsilon does not fall, the result still meets
-        the target.
+        within EDGE_TOLERANCE of noise of which that is so. If epsilon does not fall, the result
+        still meets the target.
 
     Raises:
         OutOfReach: no noise that was tried meets the target; it names the least epsilon found.
@@ -326,9 +333,9 @@ def calibrate(
     ends = validate.listed("reach", reach)
     if len(ends) != 2:
         raise ValueError(f"Expected reach to be (least, largest) noise, got {len(ends)} numbers.")
-    low = six(validate.real("the least noise", ends[0], above=0))
-    high = six(validate.real("the largest noise", ends[1], low=low))
-    start = six(min(max(validate.real("start", start, above=0), low), high))
+    low = six_digits(validate.real("the least noise", ends[0], above=0))
+    high = six_digits(validate.real("the largest noise", ends[1], low=low))
+    start = six_digits(min(max(validate.real("start", start, above=0), low), high))
 
     def released(noise: float) -> tuple[M, Release]:
         mechanism = build(noise)
@@ -343,8 +350,8 @@ def calibrate(
         return mechanism, release
 
     # The best order of hidden cohorts is another than Gaussian noise's.
-    near = gaussian_order(epsilon, delta) if delta > 0 and cohorts is None else None
-    measured = _Accounted(delta, near)
+    start_order = gaussian_order(epsilon, delta) if delta > 0 and cohorts is None else None
+    measured = _Accounted(delta, start_order)
     start, low, calls = _roughly(released, epsilon, measured, start, (low, high))
     search = NoiseSearch(lambda z: released(z)[1], measured, epsilon, measured.alike, low, high)
     noise = search.run(start)
@@ -364,7 +371,7 @@ class _Accounted:
     """Epsilon by the accountant, which begins at the order that is good near the target."""
 
     delta: float
-    near: float | None
+    start_order: float | None
 
     def __call__(self, release: Release) -> float:
         return self.guarantee(release).epsilon
@@ -376,8 +383,8 @@ class _Accounted:
     def guarantee(self, release: Release) -> Guarantee:
         """The accountant's."""
         # Other bounds than Rényi's may be the best for a channel on each coordinate.
-        near = self.near if release.coordinate_channel is None else None
-        return account([release], self.delta, start_order=near)
+        order = self.start_order if release.coordinate_channel is None else None
+        return account([release], self.delta, start_order=order)
 
 
 def _roughly(
@@ -392,16 +399,16 @@ def _roughly(
     This takes a fraction of the accountant's time. The start, where other bounds count. No noise
     below `low` is worth trying.
     """
-    if measured.near is None:
+    if measured.start_order is None:
         return start, reach[0], 0
-    rough = _Rough(measured.delta, measured.near, epsilon)
+    rough = _Rough(measured.delta, measured.start_order, epsilon)
     search = NoiseSearch(lambda noise: released(noise)[1], rough, epsilon, rough.alike, *reach)
     if search.buildable(start) is None or rough.figure == "coordinates":
         return start, reach[0], len(search.tried)
     noise = search.run(start)
     if noise is None:  # nothing is known of where the target is
         return start, reach[0], len(search.tried)
-    missing = [tried for tried, found in search.tried.items() if found is None and tried < noise]
+    missing = [each for each, value in search.tried.items() if value is None and each < noise]
     return noise, max(missing, default=reach[0]), len(search.tried)
 
 
@@ -420,7 +427,7 @@ class _Rough:
             # What is compared with Gaussian noise is hardly worse than noise of its energy.
             return gaussian_epsilon(math.sqrt(release.renyi(2.0)), self.delta)
         if self.figure == "noise":
-            return self._beside(release)
+            return self._gaussian_comparison(release)
         return account_at([release], self.delta, self.order)
 
     def alike(self, epsilon: float) -> float:
@@ -442,11 +449,13 @@ class _Rough:
             return "energy"
         # Very many clients are not all counted beside Gaussian noise. Searches start where that
         # meets the target: what nearly does is hardly bounded better, which would take longer.
-        found = self._beside(release)
-        nearer = found <= ALIKE * self.target
-        nearer = nearer or found <= ALIKE * account_at([release], self.delta, self.order)
+        compared = self._gaussian_comparison(release)
+        nearer = compared <= MAX_GAUSSIAN_RATIO * self.target
+        nearer = nearer or compared <= MAX_GAUSSIAN_RATIO * account_at(
+            [release], self.delta, self.order
+        )
         return "noise" if nearer else "order"
 
-    def _beside(self, release: Release) -> float:
+    def _gaussian_comparison(self, release: Release) -> float:
         square = release.squared_mu
         return math.inf if square is None else gaussian_epsilon(math.sqrt(square), self.delta)

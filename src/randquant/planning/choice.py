@@ -83,10 +83,10 @@ def choose(need: Need, *, examples: int | None = None) -> Calibrated:
     if need.privacy.coordinates is not None:  # the verdict is on the noise, not on what is left out
         need = replace(need, mean_norm=0.0)
     if examples is not None:
-        return _of_examples(need, examples)
+        return _choose_for_examples(need, examples)
     names = None
     if need.trust != "local" and need.privacy.bits in (1, "auto"):
-        one = need.of_bits(1)
+        one = need.with_bits(1)
         quick = quick_update_mechanisms(need.setting)
         names = [name for name in quick if all_mechanisms()[name].whole_update]
         # Where one bit's own randomness is too much, its calibration takes seconds for nothing.
@@ -132,12 +132,12 @@ def _planned(need: Need, names: list[str] | None) -> Candidate | None:
     ).recommended  # fmt: skip
 
 
-def _of_examples(need: Need, examples: int) -> Calibrated:
+def _choose_for_examples(need: Need, examples: int) -> Calibrated:
     """One bit; where more lower the error, integer noise in a sum, and sums of bits by itself."""
     bits = need.privacy.bits
     few = need.trust == "local" or (bits != "auto" and bits <= MAX_SUMMED_BITS)
     name = FEW_BITS if few else INTEGER_NOISE
-    one, candidates = need.of_bits(1), []
+    one, candidates = need.with_bits(1), []
     if bits == 1 or (bits == "auto" and not _too_coarse(one, examples)):
         candidates.append(_measured(ONE_BIT, one, examples))
     accurate = [
@@ -147,7 +147,7 @@ def _of_examples(need: Need, examples: int) -> Calibrated:
     ]
     if bits != 1 and not accurate:
         bits = bits if bits != "auto" else SINGLE_COORDINATE_BITS if few else FINE_BITS
-        candidates.append(_measured(name, need.of_bits(bits), examples))
+        candidates.append(_measured(name, need.with_bits(bits), examples))
     best = min(candidates, key=lambda each: each.noise.deviation if each.noise else math.inf)
     return _calibrated(need, best, examples)
 

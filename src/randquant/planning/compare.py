@@ -27,8 +27,8 @@ __all__ = [
     "Entry",
     "Measured",
     "at_equal_epsilon",
-    "entry_of",
-    "of_channels",
+    "compare_channels",
+    "make_entry",
     "tradeoffs",
 ]
 
@@ -229,37 +229,39 @@ def at_equal_epsilon(
     return Comparison(entries, order, epsilon, objective, left_out=rest)
 
 
-def of_channels(given: Sequence[tuple[str, Mapping[str, Any]]], order: float = 2.0) -> Comparison:
-    """Compare given channels.
+def compare_channels(
+    channels: Sequence[tuple[str, Mapping[str, Any]]], order: float = 2.0
+) -> Comparison:
+    """Compare channels of given parameters.
 
     Args:
-        given: (mechanism, parameters) of each.
+        channels: (mechanism, parameters) of each.
         order: Rényi order in (1, inf] of the second privacy column.
 
     Raises:
-        ValueError: nothing is given, or a mechanism or parameter is unknown or out of bounds.
+        ValueError: the list is empty, or a mechanism or parameter is unknown or out of bounds.
 
     Example:
-        >>> channels = [("pbm", {"clip": 1.0, "theta": 0.25, "trials": 15})]
-        >>> round(of_channels(channels).entries[0].measured.moments.mse, 4)
+        >>> rows = [("pbm", {"clip": 1.0, "theta": 0.25, "trials": 15})]
+        >>> round(compare_channels(rows).entries[0].measured.moments.mse, 4)
         0.2446
     """
-    given = validate.listed("given", given)
-    if not given:
+    channels = validate.listed("channels", channels)
+    if not channels:
         raise ValueError("Expected at least one channel to compare, got an empty list.")
     order = validate.renyi_order(order)
     entries = []
-    for each in given:
+    for each in channels:
         if not isinstance(each, tuple | list) or len(each) != 2:
             raise TypeError(
                 f"Expected (mechanism, parameters) for each channel, got {validate.shown(each)}."
             )
         name, parameters = each
-        entries.append(entry_of(name, build(name, parameters), parameters, order))
+        entries.append(make_entry(name, build(name, parameters), parameters, order))
     return Comparison(entries, order)
 
 
-def entry_of(
+def make_entry(
     name: str, channel: Channel, parameters: Mapping[str, Any] | None = None, order: float = 2.0
 ) -> Entry:
     """The line of one channel: its parameters, if known, its certificates and moments."""
@@ -275,7 +277,7 @@ def _tuned(name: str, target: CoordinateTarget, order: float) -> Entry:
         tuned = tune_coordinate(name, target)
     except Unreachable as reason:
         return Entry(name, {}, target.levels, None, str(reason))
-    return entry_of(name, tuned.channel, tuned.parameters, order)
+    return make_entry(name, tuned.channel, tuned.parameters, order)
 
 
 def _measure(channel: Channel, order: float) -> Measured:

@@ -66,7 +66,7 @@ def parts(
         yield part
 
 
-def knee(whole: Candidate, smaller: list[Candidate]) -> Candidate:
+def smallest_upload(whole: Candidate, smaller: list[Candidate]) -> Candidate:
     """The one with the smallest upload whose error is within TOLERATED of that of all coordinates.
 
     Example:
@@ -75,7 +75,7 @@ def knee(whole: Candidate, smaller: list[Candidate]) -> Candidate:
         ...     noise = DecodedError(error, None, 0.0, 0.0)
         ...     return Candidate("a", {}, noise=noise, bytes_up=count, coordinates=count)
         >>> whole = sending(100, 1.0)
-        >>> knee(whole, [sending(50, 1.01), sending(10, 1.04), sending(5, 1.2)]).bytes_up
+        >>> smallest_upload(whole, [sending(50, 1.01), sending(10, 1.04), sending(5, 1.2)]).bytes_up
         10
     """
     assert whole.noise is not None
@@ -164,7 +164,7 @@ def plan(
     entries.sort(key=_rank)
     judged_need = need
     if best is not None:
-        best = knee(best, parts)
+        best = smallest_upload(best, parts)
         judged_need = need.sending(best.coordinates)
     verdict, advice = judge(judged_need, best, limits)
     rest = [name for name in protecting_mechanisms(need.setting) if name not in chosen]

@@ -51,7 +51,7 @@ def gaussian_multiplier(epsilon: float, delta: float, rounds: int) -> float:
     if delta == 0:
         return math.inf
 
-    def delta_of(multiplier: float) -> float:
+    def delta_at(multiplier: float) -> float:
         half, threshold = 0.5 / multiplier, epsilon * multiplier
         upper, lower = log_ndtr(half - threshold), log_ndtr(-half - threshold)
         return math.exp(upper) - math.exp(epsilon + lower)
@@ -59,7 +59,7 @@ def gaussian_multiplier(epsilon: float, delta: float, rounds: int) -> float:
     low, high = 1e-9, 1e15
     for _ in range(200):
         middle = math.sqrt(low * high)
-        low, high = (middle, high) if delta_of(middle) > delta else (low, middle)
+        low, high = (middle, high) if delta_at(middle) > delta else (low, middle)
     return high * math.sqrt(rounds)
 
 
@@ -153,7 +153,7 @@ class Need:
             self.privacy.neighboring, self.privacy.coordinates,
         )  # fmt: skip
 
-    def of_bits(self, bits: int) -> Need:
+    def with_bits(self, bits: int) -> Need:
         """Return this need with codes of at most `bits` bits."""
         return replace(self, privacy=replace(self.privacy, bits=bits))
 
@@ -235,7 +235,7 @@ class DecodedError:
     share: float
 
 
-def kept_of(ratio: float) -> float:
+def kept_share(ratio: float) -> float:
     """Return the part of a sure decrease that is kept if noise is `ratio` times the mean.
 
     At the best step size:
@@ -325,7 +325,7 @@ class Plan:
         """
         best = None if self.recommended is None else self.recommended.noise
         ratio = None if best is None else self.need.times_mean(best)
-        return None if ratio is None else kept_of(ratio)
+        return None if ratio is None else kept_share(ratio)
 
     @property
     def guarantees(self) -> Mapping[Neighboring, Guarantee]:
@@ -508,7 +508,7 @@ def _gain(need: Need, noise: DecodedError) -> list[str]:
     ratio = need.times_mean(noise)
     if ratio is None:
         return []
-    left = kept_of(ratio)
+    left = kept_share(ratio)
     said = (
         f"Of means of norm {need.mean_norm:.3g} the noise is {ratio:.3g} times as long: with the "
         f"step size that is best for it, a round keeps {100 * left:.2g} % of the decrease of the "

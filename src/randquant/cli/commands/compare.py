@@ -44,7 +44,7 @@ def run(
                 f"Expected either --channel or a target, got --channel and {', '.join(conflicts)}: "
                 "channels are compared as they are, not tuned."
             )
-        comparison = compare.of_channels([given_channel(text) for text in channel], order)
+        comparison = compare.compare_channels([given_channel(text) for text in channel], order)
     elif clip is None or bits is None or epsilon is None:
         raise ValueError("Expected --clip, --bits and --epsilon, or at least one --channel.")
     else:

@@ -61,7 +61,7 @@ def run(
         lines.append(f"channel        {save}")
     parameters = {"clip": clip, "values": channel.values.tolist()}
     # The page of a comparison with one entry: it has the pictures of a channel and its errors.
-    comparison = compare.Comparison([compare.entry_of("optimal", channel, parameters)], 2.0)
+    comparison = compare.Comparison([compare.make_entry("optimal", channel, parameters)], 2.0)
     lines += written_page(output, lambda: page(comparison))
     return Output({**_result(best, constraint), "save": save, "output": output}, lines)
 
