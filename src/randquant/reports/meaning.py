@@ -31,10 +31,9 @@ def promise(guarantee: Guarantee) -> str:
     """Describe what a finite guarantee promises, to whom, and against whom."""
     # In terms of probabilities of conclusions: "e^ε" is meaningless without what may be replaced.
     slack = f", plus at most δ = {minus(formatting.plain(guarantee.delta))}" * (guarantee.delta > 0)
-    replacement = "anything else it could have sent"
+    change = "Replace all data of one client, and so every update that it encodes, by any other."
     if guarantee.neighboring == "zero_out":
-        replacement = "what it sends for updates of zeros, or the other way round"
-    change = f"Replace everything that one client sends in the run by {replacement}."
+        change = "Replace all updates that one client encodes by zeros, or the other way round."
     if guarantee.unit == "example":
         change = "Replace one example of one client by another."
         if guarantee.neighboring == "zero_out":
