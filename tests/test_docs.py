@@ -532,6 +532,14 @@ def test_the_accuracy_of_hospitals_is_the_measured_one():
             assert row["patient"] <= row["epsilon"]
 
 
+def test_what_one_patient_costs_is_the_measured_one():
+    page, cases = (DOCS / "one-patient.md").read_text(), result("hospital_models")["cases"]
+    cells = [f"{100 * row['difference']:+.1f} ± {100 * row['error']:.1f}" for row in cases.values()]
+    for model, few, large in (("linear", *cells[::2]), ("two layers", *cells[1::2])):
+        assert f"| {model} | {few} | {large} |" in page
+    assert {row["runs"] for row in cases.values()} == {30}
+
+
 def test_the_load_of_secure_sums_is_the_measured_one():
     theory, found = (ROOT / "docs" / "theory" / "shares.md").read_text(), result("secagg_load")
     page = (ROOT / "docs" / "secure-aggregation.md").read_text()
