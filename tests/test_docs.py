@@ -427,8 +427,13 @@ def test_the_results_of_the_readme_are_the_measured_ones():
         for way in ("encode_pack", "naive")
     }
     seconds = result("simulate")["cnn"]["milliseconds_per_round"]
+    others = [row for row in rows if "recurrent" not in row["task"]]
+    without = [mean(regret(row) for row in others if row["epsilon"] == e) for e in (8, 2, 1)]
+    [honest] = [r for r in result("hostile")["tasks"]["digits"]["rows"] if r["attack"] == "none"]
     for figures in (
-        f"| {', '.join(f'{mean(tasks):+.1f}' for tasks in held_out)} points | best of a grid",
+        f"| {', '.join(f'{mean(tasks):+.1f}' for tasks in held_out)} points | best of a grid; "
+        f"{', '.join(f'{each:+.1f}' for each in without)} without the recurrent task |",
+        f"(none: {100 * honest['accuracy']:.1f} %)",
         f"| {points['untuned']} % | {points['grid']} % best of grid; as in their examples: Flower "
         f"{peers[0]}, {peers[1]}, pfl {peers[2]} |",
         f"| {sent[449]} | {sent[203560]}, no privacy |",
