@@ -163,6 +163,40 @@ def test_what_has_no_bound_is_refused(name):
         rq.example_update(given.pop("model"), given.pop("data"), **given)
 
 
+@pytest.mark.parametrize("place", [0, 1, 29])
+def test_a_record_that_overflows_counts_as_none_wherever_it_stands(place):
+    """It decides neither whether the site answers nor what others count for."""
+    draw = torch.Generator().manual_seed(2)
+    x, y = torch.randn(30, 3, generator=draw), torch.randn(30, 1, generator=draw)
+    model = nn.Linear(3, 1)
+    wide = x.clone()
+    wide[place] = 1e30
+    update = rq.example_update(model, (wide, y), functional.mse_loss, clip_norm=1.0, examples=30)
+    rest = [n for n in range(30) if n != place]
+    expected = slowly(model, x[rest], y[rest], functional.mse_loss, 1.0, 30)
+    assert np.allclose(flat(update), expected, rtol=1e-4, atol=1e-7)
+
+
+class Lengths(nn.Module):
+    """A model that made-up numbers make fail: no sequence may have length 0."""
+
+    def __init__(self):
+        super().__init__()
+        self.cell, self.head = nn.GRU(2, 3, batch_first=True), nn.Linear(3, 2)
+
+    def forward(self, x, lengths):
+        packed = nn.utils.rnn.pack_padded_sequence(
+            x, lengths, batch_first=True, enforce_sorted=False
+        )
+        return self.head(self.cell(packed)[1][0])
+
+
+def test_a_model_that_needs_real_numbers_is_tried_on_the_clients():
+    x, lengths = normal(5, 4, 2), torch.tensor([4, 2, 3, 1, 4])
+    update = rq.example_update(Lengths(), ((x, lengths), classes(5)), clip_norm=1.0, examples=5)
+    assert 0 < np.linalg.norm(flat(update)) <= 1
+
+
 def test_a_sum_of_too_many_for_float64_is_refused():
     rows = torch.zeros(1, 1).expand(40_000, 1)
     with pytest.raises(ValueError, match="at most 32768 examples with examples=1, got 40000"):

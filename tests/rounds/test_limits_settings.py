@@ -133,6 +133,17 @@ def test_what_a_nodes_operator_sets_takes_the_place_of_that_setting_and_of_no_ot
     assert found == dataclasses.replace(NO_LIMIT, **{field: value}) != NO_LIMIT
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "wanted"),
+    [("examples", "1e3", "a whole number"), ("examples", 12.7, "a whole number"),
+     ("examples", True, "a whole number"), ("epsilon", "", "a number")],
+)  # fmt: skip
+def test_what_an_operator_mistyped_is_refused_by_its_name(name, value, wanted):
+    match = re.escape(f"Expected randquant-{name} to be {wanted}, got {value!r}.")
+    with pytest.raises(ValueError, match=match):
+        NO_LIMIT.with_operator_settings({f"randquant-{name}": value})
+
+
 def test_every_setting_of_a_node_is_here():
     assert set(re.findall("randquant-[a-z-]+", str(QuantizeMod.__doc__))) == OF_NODES.keys() | FILES
 

@@ -10,7 +10,7 @@ from typing import Any
 from randquant._internal.formatting import count
 from randquant._internal.rounding import round_up
 from randquant._internal.serialization import to_json
-from randquant.privacy.accounting.relations import beside_stated
+from randquant.privacy.accounting.relations import other_relation_lines
 from randquant.privacy.certificates.coordinate import Certificate, certify
 from randquant.privacy.guarantee import MODEL_TERMS
 from randquant.training.config import TrainConfig
@@ -59,7 +59,7 @@ def table(folder: Path, run: RunRecord, notes: Sequence[str] = ()) -> list[str]:
         ("guarantee", _guarantee(summary, config)),
     ]
     if summary.guarantee is not None:
-        rows += [("", text) for text in beside_stated(summary.other_relation)]
+        rows += [("", text) for text in other_relation_lines(summary.other_relation)]
         rows.append(("", _covered(summary, config)))
         rows += [("", text) for text in _other_guarantee(summary)]
         rows += [("", note) for note in notes]
@@ -88,7 +88,7 @@ def _other_guarantee(summary: RunSummary) -> list[str]:
     if other is None:
         return terms
     who = ", if it is seen who takes part" * bool(terms)
-    stands = beside_stated(summary.beside_other_relation)
+    stands = other_relation_lines(summary.beside_other_relation)
     return [*terms, f"the same run, one {other.unit}{who}: {other}", *stands]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,9 +11,10 @@ from torch import Tensor, nn
 from randquant._internal import validate
 from randquant.channels.keys import Key
 from randquant.local_training.client import Learner
-from randquant.local_training.dry_run import Loss
+from randquant.local_training.clients import client_set
+from randquant.local_training.dry_run import Loss, takes_classes
 from randquant.local_training.local import ONE_GRADIENT, Local
-from randquant.local_training.problem import make_problem
+from randquant.local_training.problem import Problem, check_all_labels, make_problem
 from randquant.local_training.work import Work
 from randquant.privacy.accounting.release import check_examples
 
@@ -58,13 +60,15 @@ def example_update(
     Guarantees:
         Replacing one example moves the update, once the mechanism has clipped it to its clip_norm,
         by at most (2 / examples + 2**-20) · clip_norm, however many examples the client has. An
-        example whose gradient is infinite or NaN counts as one without a gradient. The model and
+        example whose gradient overflows counts as one without a gradient. The model and
         the loss must treat each example by itself; what they keep of one in an attribute is
         refused, what a function or a global variable keeps is not seen.
 
     Raises:
         TypeError, ValueError: as `train` refuses a model, a client's data or a loss; local steps
-        are asked for; or the client has too many examples for a sum in float64.
+        are asked for; or the client has too many examples for a sum in float64. A client whose
+        data hold NaN, infinity or a label beyond the model's is refused too, and its silence is
+        not covered: clean data first, example by example.
 
     References:
         `docs/theory/vector.md`, Proposition 16.
@@ -88,10 +92,7 @@ def example_update(
             "standardize or steps of a learning_rate: after a step each gradient depends on all "
             "examples, so leave them out."
         )
-    problem = make_problem(
-        model, [data], loss=loss, parts=local.parts, frozen=local.frozen,
-        buffers=local.buffers, columns=local.columns, public=local.public,
-    )  # fmt: skip
+    problem = _make_problem(model, data, loss, local)
     count = int(problem.clients.sizes[0])
     if count * count > MAX_SUMMING_ERROR * examples:
         raise ValueError(
@@ -107,3 +108,20 @@ def example_update(
     parts = flat.split([shape.numel() for shape in map(torch.Size, problem.shapes)])
     shaped = zip(problem.parts, parts, problem.shapes, strict=True)
     return {name: part.reshape(shape) for name, part, shape in shaped}
+
+
+def _make_problem(model: nn.Module, data: Any, loss: Loss, local: Local) -> Problem:
+    """Check a model on made-up examples, so that no example of the client's decides the outcome."""
+    clients = client_set([data], local.columns, takes_classes(loss))
+    made_up = clients.made_up()
+    settings = {
+        "loss": loss, "parts": local.parts, "frozen": local.frozen, "buffers": local.buffers,
+        "public": local.public,
+    }  # fmt: skip
+    try:
+        tried = make_problem(model, [(made_up.features, made_up.targets)], **settings)
+    except (TypeError, ValueError):  # some models need real numbers, as lengths of sequences
+        return make_problem(model, [data], columns=local.columns, **settings)
+    problem = replace(tried, clients=clients)
+    check_all_labels(problem)
+    return problem

@@ -242,7 +242,7 @@ def checked_problem(
     if public is not None:
         ServerStatistics(copied(trained), public, torch.device("cpu")).refresh()
     problem = Problem(trained, clients, loss, test, names, types, outcome, buffers, public)
-    _check_labels(problem)
+    check_all_labels(problem)
     return problem
 
 
@@ -342,7 +342,7 @@ def _finite(examples: Examples, clients: ClientSet, *, targets: bool = True) -> 
     return examples
 
 
-def _check_labels(problem: Problem) -> None:
+def check_all_labels(problem: Problem) -> None:
     if problem.labels is None:
         return
     # Examples in memory only: others are checked when they are read.

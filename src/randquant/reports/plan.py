@@ -11,7 +11,7 @@ from randquant._internal.rounding import round_up
 from randquant.aggregation.worst_case_influence import describe_influence
 from randquant.mechanisms.registry import channel_mechanisms, notes_on
 from randquant.planning.plans import Candidate, DecodedError, Need, Plan, code
-from randquant.privacy.accounting.relations import beside_stated
+from randquant.privacy.accounting.relations import other_relation_lines
 from randquant.privacy.guarantee import MODEL_TERMS
 from randquant.reports import meaning, pages
 from randquant.reports.figures import Axis, Figure, Mark, ScatterPlot, Series
@@ -215,7 +215,7 @@ def _target(plan: Plan) -> list[str]:
 def _guaranteed(plan: Plan) -> list[str]:
     # Of the recommended mechanism: its guarantee under each neighbouring relation.
     stated = None if plan.recommended is None else plan.recommended.guarantee
-    return [] if stated is None else [str(stated), *beside_stated(plan.other_relation)]
+    return [] if stated is None else [str(stated), *other_relation_lines(plan.other_relation)]
 
 
 def _participation(need: Need) -> list[str]:

@@ -164,10 +164,9 @@ class RunAccountant:
 
     def client_guarantee(self) -> Guarantee:
         """Return the guarantee for all data of a client, where offers protect one example."""
-        return self._whole().get_privacy_spent()
+        return self._for_clients().get_privacy_spent()
 
-    def _whole(self) -> RunAccountant:
-        """Return this account for all data of a client."""
+    def _for_clients(self) -> RunAccountant:
         whole = RunAccountant(self.delta, self.neighboring, counts_on=self.counts_on)
         for client, spent in self._spent.items():
             for offer, count in spent.items():
@@ -180,19 +179,17 @@ class RunAccountant:
         Where offers protect one example, the sentence has the bound for all data of a client too.
         """
         if any(offer.examples is not None for spent in self._spent.values() for offer in spent):
-            one = self.get_privacy_spent()
-            return f"one {one.unit}: {one}{self._assumed()}; all data of a client: {self._every()}"
+            # Each with its own bound without others: that of all data is far larger.
+            every = self._for_clients()._guarantee_with_assumptions()
+            one = self._guarantee_with_assumptions()
+            return f"one example: {one}; all data of a client: {every}"
         spent = self.get_epsilon(self.delta)
         bound = "no guarantee" if math.isinf(spent) else f"epsilon <= {round_up(spent)}"
         return f"{bound} at delta = {self.delta} {self.assumes()}"
 
-    def _assumed(self) -> str:
-        return f" {self.assumes()}" if self._honest_others() else self.chosen()
-
-    def _every(self) -> str:
-        # Its own bound without others, which is far larger than that of one example.
-        whole = self._whole()
-        return f"{whole.get_privacy_spent()}{whole._assumed()}"
+    def _guarantee_with_assumptions(self) -> str:
+        assumed = f" {self.assumes()}" if self._honest_others() else self.chosen()
+        return f"{self.get_privacy_spent()}{assumed}"
 
     def assumes(self) -> str:
         """State what `get_epsilon` assumes of other clients, and the bound without it."""

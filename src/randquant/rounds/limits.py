@@ -125,9 +125,9 @@ class ClientLimits:
         settings: dict[str, Any] = {}
         for name in ("epsilon", "epsilon-alone", "delta", "threshold", "clip-norm"):
             if (value := config.get(f"randquant-{name}")) is not None:
-                settings[name.replace("-", "_")] = float(value)
+                settings[name.replace("-", "_")] = _operator_number(name, value, float)
         if (value := config.get("randquant-examples")) is not None:
-            settings["examples"] = int(str(value))  # neither 12.7 nor true is a number of examples
+            settings["examples"] = _operator_number("examples", value, int)
         if (value := config.get("randquant-all-neighbours")) is not None:
             settings["all_neighbours"] = value not in (False, "false")
         if (value := config.get("randquant-helper")) is not None:
@@ -286,6 +286,14 @@ class ClientLimits:
             # Refused before training: its update would not be finite, and could not be encoded.
             raise ProtocolError("Expected finite numbers in the model, got NaN or infinity.")
         return layout
+
+
+def _operator_number(name: str, value: Any, kind: type[int] | type[float]) -> Any:
+    try:
+        return kind(str(value))  # by its text: int() would take 12.7 and true
+    except ValueError:
+        wanted = "a whole number" if kind is int else "a number"
+        raise ValueError(f"Expected randquant-{name} to be {wanted}, got {value!r}.") from None
 
 
 def _check_largest(offer: Offer, terms: HelperTerms) -> None:

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 from randquant._internal.formatting import count
 from randquant.privacy.accounting.relations import (
-    beside_stated,
     by_relation,
+    other_relation_lines,
     under_other_relation,
 )
 from randquant.privacy.accounting.release import Release
@@ -73,4 +73,6 @@ class Table(Mapping[str, Answer]):
             for row in rows
         ]  # fmt: skip
         size = f"{count(self.records, 'record')} of {count(self.clients, 'client')}"
-        return "\n".join([*lines, f"{size}; {self.guarantee}", *beside_stated(self.other_relation)])
+        return "\n".join(
+            [*lines, f"{size}; {self.guarantee}", *other_relation_lines(self.other_relation)]
+        )

@@ -12,7 +12,7 @@ from randquant.aggregation.registry import all_mechanisms, update_mechanism
 from randquant.cli.options import Command, NamedMechanism, Output, selected_fields
 from randquant.mechanisms.registry import build, channel_mechanisms, notes_on
 from randquant.privacy.accounting.accountant import account
-from randquant.privacy.accounting.relations import beside_stated, under_other_relation
+from randquant.privacy.accounting.relations import other_relation_lines, under_other_relation
 from randquant.privacy.accounting.release import Release
 from randquant.privacy.accounting.sampling import HiddenCohorts, run_release
 from randquant.privacy.certificates.coordinate import certify
@@ -82,14 +82,14 @@ def run(
         f"{name}, {count(dimension, 'coordinate')}, {count(rounds, 'round')} of one client's "
         "participation:",
         str(guarantee),
-        *beside_stated(other),
+        *other_relation_lines(other),
         *[MODEL_TERMS if trust == "model" else TERMS] * guarantee.hidden,
     ]
     if examples is not None:
         example_guarantee, other = guarantees_for(examples)
         result["one_example"] = {**to_json(example_guarantee), "other_relation": to_json(other)}
         lines.append(f"one of a client's {examples} examples, in the same run: {example_guarantee}")
-        lines += beside_stated(other)
+        lines += other_relation_lines(other)
     # A per-coordinate figure is not the run's guarantee: its line says so.
     if name in channel_mechanisms():
         pure = certify(build(name, parameters))

@@ -74,11 +74,11 @@ def by_relation(*guarantees: Guarantee | None) -> Mapping[Neighboring, Guarantee
     return {each.neighboring: each for each in guarantees if each is not None}
 
 
-def beside_stated(other: Guarantee | None) -> Iterable[str]:
+def other_relation_lines(other: Guarantee | None) -> Iterable[str]:
     """Return the line that stands below a guarantee: of the same under the other relation, if any.
 
     Example:
-        >>> print(*beside_stated(Guarantee(1.5, 1e-5, "zero_out", "aggregate", 9.0, 3)))
+        >>> print(*other_relation_lines(Guarantee(1.5, 1e-5, "zero_out", "aggregate", 9.0, 3)))
         if one client is left out (counts as zeros) instead of replaced: epsilon <= 1.5 at delta = \
 1e-05 (zero_out, aggregate trust)
     """
