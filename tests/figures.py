@@ -55,8 +55,10 @@ def radii(neighboring: str) -> int:
 
 def apart(clip_norm: float, neighboring: str, examples: int | None = None) -> float:
     """Distance of what two neighbours send: of updates, or of means of so many gradients."""
-    reach = clip_norm if examples is None else min(1.0, 1 / examples + ROUNDING) * clip_norm
-    return radii(neighboring) * reach
+    if examples is None:
+        return radii(neighboring) * clip_norm
+    # Without one example an update is not zero, but that of the others: the ball's diameter limits.
+    return min(2.0, radii(neighboring) * (1 / examples + ROUNDING)) * clip_norm
 
 
 def composed(p: np.ndarray, q: np.ndarray, draws: int, delta: float) -> float:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from randquant.aggregation import UpdateMechanism, all_mechanisms, update_mechanism
+from randquant.channels import Key
 
 CLIENTS, SOME = 3, 4
 EXAMPLES = {name: each for name, each in all_mechanisms().items() if each.tuning.possible}
@@ -44,8 +47,8 @@ def _built(clients: int, count: int) -> Iterator[tuple[str, UpdateMechanism]]:
         update_mechanism("stochastic-rounding", bits, **some).in_round(7),
     )
     for name, parameters in WHOLE.items():
-        if "cohort" in EXAMPLES[name].run_settings:
-            parameters = {**parameters, "cohort": clients}
+        sizes = {"cohort", "clients"} & set(EXAMPLES[name].run_settings)
+        parameters = {**parameters, **dict.fromkeys(sizes, clients)}
         yield name, update_mechanism(name, parameters)
         if "coordinates" in EXAMPLES[name].run_settings:
             some = update_mechanism(name, parameters, coordinates=count).in_round(7)
@@ -53,3 +56,12 @@ def _built(clients: int, count: int) -> Iterator[tuple[str, UpdateMechanism]]:
     yield "clipped-sgd, each coordinate", update_mechanism("clipped-sgd", {"clip": 0.5})
     noise = {"clip": 0.5, "noise_multiplier": 2.0}
     yield "gaussian, each coordinate", update_mechanism("gaussian", noise)
+
+
+def parties_noise(mechanism: UpdateMechanism, dimension: int, key: Key) -> np.ndarray | int:
+    """What helper and server add to a sum of codes, by the key of `mechanism.mean`; 0 if they add
+    nothing."""
+    if not mechanism.helper_noise:
+        return 0
+    keys = [key.fold_in("party", party) for party in range(mechanism.noises)]
+    return sum(mechanism.party_noise(dimension, each) for each in keys)

@@ -5,13 +5,14 @@ import math
 
 import numpy as np
 import pytest
-from mechanisms_built import CHANNELS, CLIENTS, EXAMPLES, SOME, WHOLE, built
+from mechanisms_built import CHANNELS, CLIENTS, EXAMPLES, SOME, WHOLE, built, parties_noise
 
 import randquant as rq
 from randquant._internal import to_json
 from randquant.aggregation import (
     AdditiveMechanism,
     ChannelMechanism,
+    HelperNoise,
     MechanismDefaults,
     VectorMechanism,
     all_mechanisms,
@@ -24,6 +25,7 @@ from randquant.channels import Key, wire
 from randquant.privacy import Sampled, run_release
 
 DIMENSION = 5
+GRIDS = AdditiveMechanism, HelperNoise
 BUILT = built(CLIENTS)
 UPDATES = np.random.default_rng(0).normal(0, 0.5, (CLIENTS, DIMENSION)).astype(np.float32)
 
@@ -49,7 +51,8 @@ def test_every_registered_mechanism_is_here():
 
 def test_facts(mechanism):
     assert mechanism.trust in ("local", "aggregate", "central", None)
-    assert mechanism.cohort == (CLIENTS if mechanism.trust == "aggregate" else 1)
+    shared = mechanism.trust == "aggregate" and not mechanism.helper_noise
+    assert mechanism.cohort == (CLIENTS if shared else 1)
     assert mechanism.clip_norm in (None, 1.0)
     assert mechanism.size(DIMENSION) in (SOME, 5, 8)
 
@@ -80,7 +83,7 @@ def test_a_damaged_payload_is_refused_by_its_index(mechanism):
 
 def test_sums_of_codes_decode_to_the_mean_or_are_refused(mechanism):
     size, coding = mechanism.size(DIMENSION), mechanism.channel
-    if coding is not None or isinstance(mechanism, AdditiveMechanism):
+    if coding is not None or isinstance(mechanism, GRIDS):
         coding = mechanism.coding
     if coding is None or (mechanism.channel is not None and mechanism.channel.lattice is None):
         with pytest.raises(ValueError, match=r"decodes sums of codes|evenly spaced"):
@@ -89,6 +92,7 @@ def test_sums_of_codes_decode_to_the_mean_or_are_refused(mechanism):
     payloads = mechanism.encode_many(UPDATES, keys())
     totals = sum(wire.unpack(coding, payload, size).astype(np.int64) for payload in payloads)
     mean = mechanism.mean(payloads, DIMENSION, Key.from_seed(9))
+    totals += parties_noise(mechanism, DIMENSION, Key.from_seed(9))
     assert np.array_equal(mechanism.decode(totals, CLIENTS, DIMENSION), mean)
 
 
@@ -118,7 +122,7 @@ def test_what_else_a_release_answers(mechanism):
     multiplier = mechanism.record().get("noise_multiplier")
     assert release.gaussian_multiplier in (None, multiplier)
     assert release.zeroed() in (None, mechanism.release(DIMENSION, 1, "zero_out"))
-    if mechanism.channel is None and not isinstance(mechanism, AdditiveMechanism):
+    if mechanism.channel is None and not isinstance(mechanism, GRIDS):
         with pytest.raises(ValueError, match="release of codes"):
             release.under("local")
     else:
@@ -134,7 +138,7 @@ def test_one_example_changes_less_or_nothing_is_known(mechanism):
     release = mechanism.release(DIMENSION, 1)
     kind = mechanism.record()["mechanism"]
     vector = kind == "vector"
-    grid = isinstance(mechanism, AdditiveMechanism)  # whose steps rounding adds to the distance
+    grid = isinstance(mechanism, GRIDS)  # whose steps rounding adds to the distance
     if not (vector or grid or (release.gaussian_multiplier and mechanism.clip_norm)):
         with pytest.raises(ValueError, match="in L2"):
             run_release(mechanism, DIMENSION, 1, examples=100)

@@ -27,6 +27,7 @@ SETTINGS = {
     "bits": {"13": 13, "14": 14},
     "sampling": {"fixed": "fixed", "poisson": "poisson"},
     "mean_norm": {"none": None, "0.125": 0.125},
+    "noise": {"clients": "clients", "helper": "helper", "parties": "parties"},
 }
 APART = {
     "privacy": "its fields are here", "mechanisms": "by the trust", "unit": "refused below",
@@ -44,7 +45,8 @@ def test_every_setting_has_a_row_or_a_reason():
 def allowed(row):
     local, models = row["trust"] == "local", row["trust"] == "model"
     return not (
-        (models and row["max_participations"] != "even")
+        (row["noise"] != "clients" and row["trust"] != "aggregate")
+        or (models and row["max_participations"] != "even")
         or (not models and row["sampling"] != "fixed")
         or (local and (row["coordinates"] != "all" or row["bits"] != "13"))
     )
@@ -59,6 +61,7 @@ def planned(row, **others):
         field.name for field in dataclasses.fields(rq.Privacy)}})  # fmt: skip
     given = {n: value(row, n) for n in SETTINGS.keys() & {*inspect.signature(rq.plan).parameters}}
     name = "local-gaussian" if row["trust"] == "local" else "skellam"
+    name = name if row["noise"] == "clients" else "helper-noise"
     return rq.plan(**{**given, "privacy": privacy, "mechanisms": [name], **others})
 
 
@@ -120,6 +123,7 @@ def test_a_plan_has_the_noise_that_its_settings_ask_for(row):
     deviation = entry.noise.deviation
     clients = value(row, "cohort") if row["trust"] != "local" else math.sqrt(value(row, "cohort"))
     alone = noise * 2 * value(row, "clip_norm") / clients
+    alone *= math.sqrt(2) if row["noise"] == "parties" else 1
     # Of a subset also what is not sent, and rounding to the grid.
     assert alone * 0.99 <= deviation
     assert share < 1 or deviation <= alone * 1.05
@@ -152,6 +156,8 @@ SPENT = rq.Guarantee(0.5, 1e-6, "replace_one", "aggregate", math.inf, 3)
 WRONG = {
     "cap under models": {"trust": "model", "max_participations": "6"},
     "poisson that is seen": {"sampling": "poisson"},
+    "a helper's noise on each update": {"trust": "local", "noise": "helper"},
+    "a helper's noise on models": {"trust": "model", "noise": "parties"},
     "too few participations": {"max_participations": "1"},
 }
 

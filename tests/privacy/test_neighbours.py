@@ -13,6 +13,7 @@ from mechanisms_built import built
 from randquant.aggregation import (
     AdditiveMechanism,
     AuxiliaryNumbers,
+    HelperNoise,
     Number,
     baselines,
     clip_to_norm,
@@ -26,7 +27,7 @@ from randquant.rounds import Offer
 
 DIMENSION, NORM = 8, 1.0
 RELATIONS = ("replace_one", "zero_out")
-EXAMPLES = (None, 1, 3, 50)
+EXAMPLES = (None, 1, 2, 3, 50)
 BITS = {"clip": 0.25, "levels": 2, "margin": 0.75}
 
 
@@ -44,6 +45,10 @@ def whole_updates():
             mechanisms[f"fine {kind}, {count or 8} of 8"] = AdditiveMechanism(
                 kind, NORM, 1.0, cohort=3, bits=19 if kind == "skellam" else 14, coordinates=count
             ).in_round(3)
+    for count in (None, 1, 2):
+        mechanisms[f"fine noise of a helper, {count or 8} of 8"] = HelperNoise(
+            NORM, 1.0, 3, bits=14, coordinates=count
+        ).in_round(3)
     return mechanisms
 
 
@@ -77,7 +82,7 @@ def hidden(monkeypatch):
         payload = mechanism.encode(update.astype(np.float32), Key.from_seed(seed))
         if inputs:
             return inputs[0]
-        if isinstance(mechanism, AdditiveMechanism):
+        if isinstance(mechanism, AdditiveMechanism | HelperNoise):
             size = mechanism.size(DIMENSION)
             codes = wire.unpack(mechanism.coding, payload, size, size - DIMENSION)
             half = 1 << (mechanism.bits - 1)
@@ -113,7 +118,9 @@ def directions(mechanism, rng):
 def farthest(mechanism, encoded, relation, examples, tries, seed=0):
     """The largest distance of neighbours that hill-climbing finds."""
     rng = np.random.default_rng(seed)
+    # A client may have more examples than the public number that it divides by.
     count = examples or 1
+    others = 0 if examples is None else max(count - 1, 1)
 
     def distance(pair):
         own, other, rest = (NORM * row for row in pair)
@@ -122,14 +129,14 @@ def farthest(mechanism, encoded, relation, examples, tries, seed=0):
         if examples is None and relation == "zero_out":
             return np.linalg.norm(encoded(mechanism, own, 1) * 1.0)
         updates = [
-            (clip_to_norm(row, NORM).astype(np.float64) + (count - 1) * rest) / count
+            (clip_to_norm(row, NORM).astype(np.float64) + others * rest) / count
             for row in (own, other)
         ]
         one, two = (encoded(mechanism, row, seed) for seed, row in enumerate(updates))
         return np.linalg.norm(one - two)
 
     starts = directions(mechanism, rng)
-    rests = [np.zeros(DIMENSION), -starts[0], rng.normal(size=DIMENSION) / 4]
+    rests = [np.zeros(DIMENSION), -starts[0], -starts[0] / 2, rng.normal(size=DIMENSION) / 4]
     pairs = [(row, -row, rest) for row in starts for rest in rests]
     best = max(pairs, key=distance)
     most = distance(best)

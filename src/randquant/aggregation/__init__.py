@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from randquant.aggregation.clipping import add_clipped, clip_to_norm, scale_to_norm, shorten
     from randquant.aggregation.coordinate import ChannelMechanism, log_equal_codes
     from randquant.aggregation.defaults import MechanismDefaults
+    from randquant.aggregation.helper_noise import HELPER_NOISE, HelperNoise
     from randquant.aggregation.layout import StateLayout, as_vector, is_running, update_dimension
     from randquant.aggregation.mechanism import CoordinateError, UpdateMechanism
     from randquant.aggregation.modulus import lifted, sum_bits, wrap_probability
@@ -42,6 +43,7 @@ __all__ = [
     "CentralGaussian",
     "ChannelMechanism",
     "ClippedSGD",
+    "HelperNoise",
     "LocalGaussian",
     "MechanismDefaults",
     "SignSGD",

@@ -10,7 +10,7 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 
@@ -68,9 +68,143 @@ class NoisePlan:
     deviation: float
 
 
+class IntegerUpdates:
+    """What mechanisms that round whole updates to a grid of integers share.
+
+    Their fields are those of `AdditiveMechanism`, but for what says whose noise is in a sum.
+    """
+
+    __slots__ = ()
+
+    clip_norm: float
+    noise_multiplier: float
+    bits: int
+    deviations: float
+    rotation_seed: int
+    coordinates: int | None
+    subset_seed: int | None
+
+    channel = None
+
+    noises: ClassVar[int] | property = 1
+    """How many parties' noise a sum has, each as wide as the guarantee needs."""
+
+    def _check_grid(self) -> None:
+        validate.real("clip_norm", self.clip_norm, low=1e-30, high=1e30)
+        validate.real("noise_multiplier", self.noise_multiplier, low=1e-6, high=1e6)
+        validate.whole("bits", self.bits, low=2, high=24)
+        validate.real("deviations", self.deviations, low=1, high=1e3)
+        validate.whole("rotation_seed", self.rotation_seed, low=0, high=2**64 - 1)
+        check_coordinates(self.coordinates)
+        check_seed(self.subset_seed)
+
+    @property
+    def trust(self) -> Trust:
+        return "aggregate"
+
+    @property
+    def summands(self: Any) -> int:
+        # Clients whose updates the range of a sum has room for.
+        return self.cohort
+
+    def in_round(self: Any, seed: int) -> Any:
+        check_seed(seed)
+        return self if self.coordinates is None else replace(self, subset_seed=seed)
+
+    def projection(self, dimension: int) -> Projection:
+        return Projection(
+            dimension, self.clip_norm, rotation_seed=self.rotation_seed,
+            coordinates=self.coordinates, subset_seed=self.subset_seed,
+        )  # fmt: skip
+
+    def plan(self: Any, dimension: int) -> NoisePlan:
+        """Return the grid and the noise for updates of this dimension."""
+        dimension = validate.whole("dimension", dimension, low=1)
+        # The same plan in each round: it does not depend on the subset.
+        return _plan(
+            self if self.subset_seed is None else replace(self, subset_seed=None), dimension
+        )
+
+    def _rounded(self, vector: np.ndarray, key: Key) -> np.ndarray:
+        """Clip, rotate, restrict and round an update: (size,) int64, its norm within the bound."""
+        plan = self.plan(vector.size)
+        steps = self.projection(vector.size).forward(vector) * plan.scale
+        # Before anything is drawn: in the difference of two payloads of one key the noise cancels.
+        key.claim()
+        # Independent streams: the noise that is accounted for must not depend on the rounding.
+        return round_within(steps, plan.bound, key.fold_in("round"))
+
+    def _packed(self: Any, integers: np.ndarray, dimension: int) -> bytes:
+        codes = integers & ((1 << self.bits) - 1)
+        codes = codes.astype(np.uint8 if self.bits <= 8 else np.uint32)
+        return wire.pack(self.coding, codes, codes.size - dimension)
+
+    def _totals(self: Any, payloads: Sequence[bytes], dimension: int) -> np.ndarray:
+        totals = np.zeros(self.size(dimension), dtype=np.int64)
+        form, padding = self.coding, len(totals) - dimension
+        for_each_payload(payloads, lambda payload: wire.add(form, payload, totals, padding))
+        return totals
+
+    def payload_bytes(self: Any, dimension: int) -> int:
+        return self.upload_bytes(dimension)
+
+    def size(self, dimension: int) -> int:
+        return self.projection(dimension).size
+
+    def decode(
+        self: Any, totals: np.ndarray, clients: int, dimension: int, bits: int | None = None
+    ) -> np.ndarray:
+        """Sum modulo 2**bits, lift to [-2**(bits - 1), 2**(bits - 1)), unscale, rotate back.
+
+        Codes are remainders themselves: the modulus is that of this mechanism, whatever the sum's.
+
+        Raises:
+            ValueError: there are too few clients.
+        """
+        check_cohort_size(clients, self.cohort)
+        half = 1 << (self.bits - 1)
+        centred = ((totals + half) & (2 * half - 1)) - half
+        steps = self.plan(dimension).scale * clients
+        return self.projection(dimension).inverse(centred / steps).astype(np.float32)
+
+    def sum_bits(self, dimension: int, clients: int) -> int:
+        return self.bits
+
+    def release(
+        self: Any, dimension: int, rounds: int, neighboring: Neighboring = "replace_one"
+    ) -> NoiseRelease:
+        """Return one noisy sum a round; two rounded updates are at most twice the norm bound apart.
+
+        Under `zero_out` the distance is the norm bound, since a zero update rounds to zero.
+        """
+        opposite = validate.choice("neighboring", neighboring, NEIGHBORINGS) == "replace_one"
+        plan = self.plan(dimension)
+        square = (4 if opposite else 1) * plan.bound
+        return NoiseRelease(plan.noise, self.cohort, square, plan.size, rounds, neighboring)
+
+    def example_release(
+        self, dimension: int, rounds: int, neighboring: Neighboring, examples: int
+    ) -> Release:
+        """Bound means of gradients, and their rounding to the grid."""
+        whole, plan = self.release(dimension, rounds, neighboring), self.plan(dimension)
+        apart = update_distance(
+            self.clip_norm, neighboring, examples=examples,
+            norm_sent=self.projection(dimension).norm_sent,
+        )  # fmt: skip
+        # theory/additive.md, Proposition 9: neither of the two is zero, whatever the relation.
+        square = squared_distance_on_grid(plan.scale * apart, plan.size, 4 * plan.bound)
+        return replace(whole, squared_distance=square, one_example=True)
+
+    def _rounding_variance(self, x: np.ndarray, scale: float) -> np.ndarray:
+        # In steps^2, of one client's coordinates of these values.
+        steps = x * scale
+        fraction = steps - np.floor(steps)
+        return fraction * (1 - fraction)
+
+
 @final
 @dataclass(frozen=True, slots=True)
-class AdditiveMechanism(MechanismDefaults):
+class AdditiveMechanism(IntegerUpdates, MechanismDefaults):
     """Rounds whole updates and adds integer noise, for a server that sees only their sum.
 
     Args:
@@ -124,23 +258,11 @@ class AdditiveMechanism(MechanismDefaults):
     coordinates: int | None = None
     subset_seed: int | None = None
 
-    channel = None
-
     def __post_init__(self) -> None:
         validate.convert_numbers(self)
         validate.choice("kind", self.kind, NOISES)
-        validate.real("clip_norm", self.clip_norm, low=1e-30, high=1e30)
-        validate.real("noise_multiplier", self.noise_multiplier, low=1e-6, high=1e6)
         validate.whole("cohort", self.cohort, low=1, high=LARGEST_COHORT)
-        validate.whole("bits", self.bits, low=2, high=24)
-        validate.real("deviations", self.deviations, low=1, high=1e3)
-        validate.whole("rotation_seed", self.rotation_seed, low=0, high=2**64 - 1)
-        check_coordinates(self.coordinates)
-        check_seed(self.subset_seed)
-
-    @property
-    def trust(self) -> Trust:
-        return "aggregate"
+        self._check_grid()
 
     @property
     def coding(self) -> wire.Coding:
@@ -150,69 +272,17 @@ class AdditiveMechanism(MechanismDefaults):
         )  # fmt: skip
         return subset_coding(whole, self.coordinates, self.subset_seed)
 
-    def in_round(self, seed: int) -> AdditiveMechanism:
-        check_seed(seed)
-        return self if self.coordinates is None else replace(self, subset_seed=seed)
-
-    def projection(self, dimension: int) -> Projection:
-        return Projection(
-            dimension, self.clip_norm, rotation_seed=self.rotation_seed,
-            coordinates=self.coordinates, subset_seed=self.subset_seed,
-        )  # fmt: skip
-
-    def plan(self, dimension: int) -> NoisePlan:
-        """Return the grid and the noise for updates of this dimension."""
-        dimension = validate.whole("dimension", dimension, low=1)
-        # The same plan in each round: it does not depend on the subset.
-        return _plan(
-            self if self.subset_seed is None else replace(self, subset_seed=None), dimension
-        )
-
     def encode_vector(self, vector: np.ndarray, key: Key) -> bytes:
         """Clip, rotate, restrict, round, add noise, reduce modulo 2**bits, pack."""
         plan = self.plan(vector.size)
-        steps = self.projection(vector.size).forward(vector) * plan.scale
-        # Before anything is drawn: in the difference of two payloads of one key the noise cancels.
-        key.claim()
-        # Independent streams: the noise that is accounted for must not depend on the rounding.
-        rounded = round_within(steps, plan.bound, key.fold_in("round"))
-        noisy = rounded + plan.noise.draw(plan.size, key.fold_in("noise"))
-        codes = (noisy & ((1 << self.bits) - 1)).astype(np.uint8 if self.bits <= 8 else np.uint32)
-        return wire.pack(self.coding, codes, codes.size - vector.size)
+        noisy = self._rounded(vector, key) + plan.noise.draw(plan.size, key.fold_in("noise"))
+        return self._packed(noisy, vector.size)
 
     def mean_vector(self, payloads: Sequence[bytes], dimension: int, key: Key | None) -> np.ndarray:
-        totals = np.zeros(self.size(dimension), dtype=np.int64)
-        form, padding = self.coding, len(totals) - dimension
-        for_each_payload(payloads, lambda payload: wire.add(form, payload, totals, padding))
-        return self.decode(totals, len(payloads), dimension)
+        return self.decode(self._totals(payloads, dimension), len(payloads), dimension)
 
     def log_equal(self, dimension: int) -> float:
         return self.size(dimension) * self._log_equal(self.plan(dimension))
-
-    def payload_bytes(self, dimension: int) -> int:
-        return self.upload_bytes(dimension)
-
-    def size(self, dimension: int) -> int:
-        return self.projection(dimension).size
-
-    def decode(
-        self, totals: np.ndarray, clients: int, dimension: int, bits: int | None = None
-    ) -> np.ndarray:
-        """Sum modulo 2**bits, lift to [-2**(bits - 1), 2**(bits - 1)), unscale, rotate back.
-
-        Codes are remainders themselves: the modulus is that of this mechanism, whatever the sum's.
-
-        Raises:
-            ValueError: there are too few clients.
-        """
-        check_cohort_size(clients, self.cohort)
-        half = 1 << (self.bits - 1)
-        centred = ((totals + half) & (2 * half - 1)) - half
-        steps = self.plan(dimension).scale * clients
-        return self.projection(dimension).inverse(centred / steps).astype(np.float32)
-
-    def sum_bits(self, dimension: int, clients: int) -> int:
-        return self.bits
 
     def _log_equal(self, plan: NoisePlan) -> float:
         """Bound the log of the largest probability that two payloads agree in one coordinate.
@@ -225,36 +295,10 @@ class AdditiveMechanism(MechanismDefaults):
         largest = 2 / math.sqrt(1 + 3 * plan.noise.variance)
         return min(math.log(2 * largest + 2.0**-self.bits), 0.0)
 
-    def release(
-        self, dimension: int, rounds: int, neighboring: Neighboring = "replace_one"
-    ) -> NoiseRelease:
-        """Return one noisy sum a round; two rounded updates are at most twice the norm bound apart.
-
-        Under `zero_out` the distance is the norm bound, since a zero update rounds to zero.
-        """
-        opposite = validate.choice("neighboring", neighboring, NEIGHBORINGS) == "replace_one"
-        plan = self.plan(dimension)
-        square = (4 if opposite else 1) * plan.bound
-        return NoiseRelease(plan.noise, self.cohort, square, plan.size, rounds, neighboring)
-
-    def example_release(
-        self, dimension: int, rounds: int, neighboring: Neighboring, examples: int
-    ) -> Release:
-        """Bound means of gradients, and their rounding to the grid."""
-        whole, plan = self.release(dimension, rounds, neighboring), self.plan(dimension)
-        apart = update_distance(
-            self.clip_norm, neighboring, examples=examples,
-            norm_sent=self.projection(dimension).norm_sent,
-        )  # fmt: skip
-        square = squared_distance_on_grid(plan.scale * apart, plan.size, whole.squared_distance)
-        return replace(whole, squared_distance=square, one_example=True)
-
     def decoded(self, x: np.ndarray, dimension: int) -> tuple[np.ndarray, np.ndarray]:
         # Unbiased; the variances are those of the noise and of rounding to the grid.
         plan = self.plan(dimension)
-        steps = x * plan.scale
-        fraction = steps - np.floor(steps)
-        return x, (plan.noise.variance + fraction * (1 - fraction)) / plan.scale**2
+        return x, (plan.noise.variance + self._rounding_variance(x, plan.scale)) / plan.scale**2
 
     def expected_error(self, dimension: int) -> CoordinateError:
         projection = self.projection(dimension)
@@ -361,14 +405,15 @@ def most_bits(cohort: int, deviations: float = 6.0) -> int:
 
 
 @functools.lru_cache(maxsize=64)
-def _plan(mechanism: AdditiveMechanism, dimension: int) -> NoisePlan:
+def _plan(mechanism: Any, dimension: int) -> NoisePlan:
     projection = mechanism.projection(dimension)
-    size, cohort = projection.size, mechanism.cohort
+    size, cohort, shares = projection.size, mechanism.summands, mechanism.cohort
     capacity = (2.0 ** (mechanism.bits - 1) / mechanism.deviations) ** 2
 
     def variance(norm: float) -> float:
         # Of a coordinate of the sum: signal, rounding, noise (DDG paper, Theorem 34).
         noise = 4 * mechanism.noise_multiplier**2 * squared_bound(norm, size)
+        noise *= mechanism.noises
         return (cohort * norm) ** 2 / size + cohort / 4 + noise
 
     if variance(0.0) >= capacity:
@@ -383,14 +428,14 @@ def _plan(mechanism: AdditiveMechanism, dimension: int) -> NoisePlan:
         low, high = (middle, high) if variance(middle) <= capacity else (low, middle)
     scale = low / projection.norm_sent
     bound = math.floor(squared_bound(low, size))
-    local = 4 * mechanism.noise_multiplier**2 * bound / cohort * (1 + 2.0**-48)
+    local = 4 * mechanism.noise_multiplier**2 * bound / shares * (1 + 2.0**-48)
     if local > LARGEST_VARIANCE:
-        fewer = most_bits(cohort, mechanism.deviations)
+        fewer = most_bits(shares, mechanism.deviations)
         # With fewer bits than the noise alone takes, the grid has no step.
         holds = variance(0.0) < (2.0 ** (fewer - 1) / mechanism.deviations) ** 2
         raise ValueError(
             f"Expected each client's noise to have a variance <= 2**30 grid steps, got {local:.6g} "
-            f"with bits={mechanism.bits} and cohort={cohort}: "
+            f"with bits={mechanism.bits} and cohort={shares}: "
             + (f"use {fewer} bits." if holds else "lower noise_multiplier, or raise cohort.")
         )
     noise = NOISES[mechanism.kind](local)

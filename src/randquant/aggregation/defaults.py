@@ -40,6 +40,7 @@ class MechanismDefaults(Releasing):
     __slots__ = ()
 
     from_zero: ClassVar[bool] = False
+    helper_noise = False
 
     def __init_subclass__(cls, **options: Any) -> None:
         for parent in cls.__bases__:

@@ -173,6 +173,11 @@ class UpdateMechanism(Protocol):
     """Whether updates are answers of their own, not differences from a model, which is zeros."""
 
     @property
+    def helper_noise(self) -> bool:
+        """Whether the helper of a secure sum adds the noise; then clients add none of their own."""
+        ...
+
+    @property
     def channel(self) -> Channel | None:
         """The channel that the codes of a payload are drawn from; None if there is none."""
         ...

@@ -129,7 +129,9 @@ def _whole_update_mechanism(
         )
     if run.coordinates is not None and "coordinates" not in settings:
         raise ValueError(f"Expected no coordinates with {name}, which sends all of them.")
-    optional: dict[str, Any] = {"cohort": run.cohort, "coordinates": run.coordinates}
+    optional: dict[str, Any] = {
+        "cohort": run.cohort, "clients": run.cohort, "coordinates": run.coordinates,
+    }  # fmt: skip
     used = {k: value for k, value in optional.items() if k in settings and value is not None}
     if used:
         parameters = {**parameters, **used}

@@ -170,6 +170,7 @@ class Projection:
             variance=each.variance * times,
             bias=each.bias * times,
             gain=each.gain * (1 - spread / math.sqrt(2 * math.pi)),
+            sum_noise=each.sum_noise * math.sqrt(times),
             omitted=(times - 1) / self.rotated,
             longest=self.clip_norm,
         )

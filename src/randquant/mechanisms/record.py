@@ -102,6 +102,7 @@ class UpdateSetting:
         clip_norm: L2 clipping threshold of a whole update.
         neighboring: the neighbouring relation.
         coordinates: how many coordinates of a rotated update are sent; None for all.
+        server_noise: whether the server adds noise as well as the helper, where the helper does.
         size: coordinates of a rotated update, the dimension padded to a power of two.
         sharing: clients that share the noise, those of a sum; otherwise one.
         part: norm of what is sent of an update over clip_norm, see `aggregation.subset`.
@@ -117,6 +118,7 @@ class UpdateSetting:
     clip_norm: float = 1.0
     neighboring: Neighboring = "replace_one"
     coordinates: int | None = None
+    server_noise: bool = False
 
     def __post_init__(self) -> None:
         validate.convert_numbers(self)
@@ -275,6 +277,8 @@ class MechanismRecord:
         whole_update: True for a mechanism for whole updates without a channel.
         run_settings: settings of a run, such as `cohort`, that the constructor takes as well.
         baseline: True if it samples in floating point: for comparison, not for deployment.
+        helper_noise: True if the helper of secure sums adds the noise: planned only where
+            `Privacy.noise` asks for it, since a deployment then needs a helper.
         implied: from the parameters to those that the constructor then chooses by itself and that
             change a figure: commands print them, and say how to turn them off.
         place: its position in lists and tables, which are ordered by place, then by name.
@@ -299,6 +303,7 @@ class MechanismRecord:
     whole_update: bool = False
     run_settings: tuple[str, ...] = ()
     baseline: bool = False
+    helper_noise: bool = False
     implied: Callable[..., Mapping[str, float]] | None = None
     place: int = DEFAULT_PLACE
 

@@ -8,11 +8,13 @@ from typing import Any
 
 from randquant._internal import validate
 from randquant._internal.rounding import round_up
+from randquant.aggregation.helper_noise import HELPER_NOISE
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.registry import all_mechanisms
 from randquant.planning.calibration import OutOfReach
 from randquant.planning.planner import plan
 from randquant.planning.plans import (
+    ONE_BIT,
     ONE_BIT_ERROR_RATIO,
     Candidate,
     DecodedError,
@@ -29,8 +31,8 @@ from randquant.planning.tuning import (
     update_family,
 )
 
-ONE_BIT, FEW_BITS, INTEGER_NOISE = "stochastic-rounding", "pbm", "skellam"
-"""The mechanisms of one bit a coordinate, of up to MAX_SUMMED_BITS, and of more in a sum."""
+FEW_BITS, INTEGER_NOISE = "pbm", "skellam"
+"""The mechanisms of up to MAX_SUMMED_BITS a coordinate, and of more in a sum."""
 
 SINGLE_COORDINATE_BITS, MAX_SUMMED_BITS, FINE_BITS = 5, 8, 20
 """Bits of a code: of a lone coordinate, where one bit is too coarse; the most of a sum of bits; and
@@ -61,7 +63,8 @@ def choose(need: Need, *, examples: int | None = None) -> Calibrated:
     In a secure sum, and for examples, this is one bit: stochastic rounding of the rotated update to
     two levels. Where that has over ONE_BIT_ERROR_RATIO times the error of Gaussian noise it is what
     `planning.plan` recommends of integer noise and one bit; in all other cases what it recommends
-    of all that it calibrates unasked; for examples integer noise.
+    of all that it calibrates unasked; for examples integer noise. With the helper's noise it is
+    `HelperNoise`, with as few bits as raise its error by little, and for examples with many.
 
     Args:
         need: the target, with the most rounds that any client takes part in.
@@ -85,7 +88,9 @@ def choose(need: Need, *, examples: int | None = None) -> Calibrated:
     if examples is not None:
         return _choose_for_examples(need, examples)
     names = None
-    if need.trust != "local" and need.privacy.bits in (1, "auto"):
+    if need.privacy.noise != "clients":
+        names = [HELPER_NOISE]
+    elif need.trust != "local" and need.privacy.bits in (1, "auto"):
         one = need.with_bits(1)
         quick = quick_update_mechanisms(need.setting)
         names = [name for name in quick if all_mechanisms()[name].whole_update]
@@ -97,7 +102,7 @@ def choose(need: Need, *, examples: int | None = None) -> Calibrated:
                 return _calibrated(one, candidate, None)
             names.append(ONE_BIT)
     candidate = _planned(need, names)
-    if candidate is None and names is not None:
+    if candidate is None and names is not None and need.privacy.noise == "clients":
         candidate = _planned(need, None)
     if candidate is None:
         raise _out_of_reach(need, "")
@@ -135,6 +140,9 @@ def _planned(need: Need, names: list[str] | None) -> Candidate | None:
 def _choose_for_examples(need: Need, examples: int) -> Calibrated:
     """One bit; where more lower the error, integer noise in a sum, and sums of bits by itself."""
     bits = need.privacy.bits
+    if need.privacy.noise != "clients":
+        fine = need.with_bits(FINE_BITS if bits == "auto" else bits)
+        return _calibrated(need, _measured(HELPER_NOISE, fine, examples), examples)
     few = need.trust == "local" or (bits != "auto" and bits <= MAX_SUMMED_BITS)
     name = FEW_BITS if few else INTEGER_NOISE
     one, candidates = need.with_bits(1), []

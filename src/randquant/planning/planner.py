@@ -10,11 +10,12 @@ from typing import Any, Literal
 from randquant._internal import validate
 from randquant._internal.progress import report, step, waiting
 from randquant.aggregation.baselines import LocalGaussian
+from randquant.aggregation.helper_noise import HELPER_NOISE
 from randquant.aggregation.layout import update_dimension
 from randquant.aggregation.registry import all_mechanisms, known_name
 from randquant.mechanisms.noise import NOISES
 from randquant.planning.calibration import OutOfReach, calibrate
-from randquant.planning.plans import Candidate, Limit, Need, Plan, judge
+from randquant.planning.plans import ONE_BIT, Candidate, Limit, Need, Plan, judge
 from randquant.planning.privacy import Privacy, refuse_spent
 from randquant.planning.tuning import (
     fewest_bits,
@@ -167,14 +168,16 @@ def plan(
         best = smallest_upload(best, parts)
         judged_need = need.sending(best.coordinates)
     verdict, advice = judge(judged_need, best, limits)
+    unasked = mechanisms is None and privacy.noise == "clients"
     rest = [name for name in protecting_mechanisms(need.setting) if name not in chosen]
-    return Plan(
-        need, entries, limits, verdict, advice, best, rest if mechanisms is None else (), parts
-    )
+    return Plan(need, entries, limits, verdict, advice, best, rest if unasked else (), parts)
 
 
 def _chosen(mechanisms: Sequence[str] | str | None, need: Need) -> list[str]:
     setting = need.setting
+    helped = need.privacy.noise != "clients"
+    if mechanisms is None and helped:
+        return [HELPER_NOISE, ONE_BIT]  # the second for its bytes and error: never recommended
     if mechanisms is None:
         quick = quick_update_mechanisms(setting)
         if need.cohorts is None or need.privacy.bits in (1, "auto"):
@@ -188,11 +191,21 @@ def _chosen(mechanisms: Sequence[str] | str | None, need: Need) -> list[str]:
     chosen = named
     for name in chosen:
         known_name(name, [*all_mechanisms(), "all"])
+        if all_mechanisms()[name].helper_noise and not helped:
+            raise ValueError(
+                f"Expected noise='helper' or noise='parties' in privacy with {name}, got "
+                f"{need.privacy.noise!r}: say whether the server adds noise as well."
+            )
     return chosen
 
 
 def _recommended(need: Need, entries: Sequence[Candidate]) -> Candidate | None:
-    deployable = [(e.noise.deviation, e) for e in entries if e.noise and not e.baseline]
+    helped, known = need.privacy.noise != "clients", all_mechanisms()
+    deployable = [
+        (e.noise.deviation, e)
+        for e in entries
+        if e.noise and not e.baseline and known[e.mechanism].helper_noise == helped
+    ]
     least = min((error for error, _ in deployable), default=0.0)
     alike = [(e.bytes_up, error, e) for error, e in deployable if error <= least * need.tolerated]
     return min(alike, key=lambda each: each[:2], default=(0, 0.0, None))[2]

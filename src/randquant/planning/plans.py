@@ -92,6 +92,9 @@ Verdict = Literal["useful", "doubtful", "hopeless"]
 """Whether training is likely to learn something with this noise."""
 
 
+ONE_BIT = "stochastic-rounding"
+"""The mechanism of one bit a coordinate."""
+
 ONE_BIT_ERROR_RATIO = 1.25
 """One bit is enough where its error is at most this factor above Gaussian noise's."""
 
@@ -130,6 +133,11 @@ class Need:
 
     def __post_init__(self) -> None:
         validate.convert_numbers(self)
+        if self.privacy.noise != "clients" and self.trust != "aggregate":
+            raise ValueError(
+                f"Expected trust='aggregate' with noise={self.privacy.noise!r}, got "
+                f"{self.trust!r}: the helper of a secure sum adds it."
+            )
 
     @property
     def clip_norm(self) -> float:
@@ -150,7 +158,7 @@ class Need:
         bits = self.privacy.bits
         return UpdateSetting(
             self.dimension, clients, 1 if bits == "auto" else bits, trust, self.clip_norm,
-            self.privacy.neighboring, self.privacy.coordinates,
+            self.privacy.neighboring, self.privacy.coordinates, self.privacy.noise == "parties",
         )  # fmt: skip
 
     def with_bits(self, bits: int) -> Need:

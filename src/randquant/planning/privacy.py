@@ -19,6 +19,9 @@ MostCount = Annotated[int, Meta(ge=1, le=2**40)]
 Bits = Annotated[int, Meta(ge=1, le=24)]
 Coordinates = Annotated[int, Meta(ge=1, le=2**30)]
 
+NoiseSource = Literal["clients", "helper", "parties"]
+"""Who adds the noise of a secure sum: see `Privacy`."""
+
 CLIP_NORM = 1.0
 """`clip_norm` where it is left out."""
 
@@ -36,6 +39,9 @@ class Privacy:
             alone.
         coordinates: how many coordinates of a rotated update are sent, a public random subset that
             is drawn anew in each round; by default all.
+        noise: who adds the noise of a secure sum: clients, each its share; helper, who adds up the
+            masks, against a server alone; or parties, helper and server each as much, against both.
+            Noise of the last two kinds protects a client whoever the other clients are.
         sampling: cohorts: fixed in size, or each client in each round by itself (poisson).
         max_participations: most rounds that one client takes part in.
         numbers: what clients send with their updates, in the same noisy sum and the same account:
@@ -60,6 +66,7 @@ class Privacy:
     bits: Bits | Literal["auto"] = "auto"
     clip_norm: declared.Mechanism[float | None] = CLIP_NORM
     coordinates: declared.Mechanism[Coordinates | None] = None
+    noise: declared.Privacy[NoiseSource] = "clients"
     sampling: declared.Clients[Draw] = "fixed"
     max_participations: declared.Privacy[MostCount | None] = None
     numbers: declared.Clients[Sequence[str | Number]] = ()

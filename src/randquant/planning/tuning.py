@@ -276,8 +276,10 @@ def _from_signature(record: MechanismRecord) -> CoordinateFamily:
 #
 # A mechanism's `UpdateFamily` fixes all its parameters given one number, the noise level.
 
-MAX_BITS_ERROR_RATIO = 1.05
-"""Integer noise gets as few bits as raise its error by at most this factor."""
+MAX_BITS_ERROR_RATIO, MAX_HELPER_BITS_ERROR_RATIO = 1.05, 1.02
+"""Integer noise gets as few bits as raise its error by at most this factor. That of a helper gets a
+smaller one: it has to be drawn once, so that its error can be Gaussian noise's, and a bit more adds
+a smaller part to a client's message, which has a sealed seed of 1,168 bytes too."""
 
 MAX_NOISE_BITS = 24
 """Most bits of integer noise."""
@@ -375,9 +377,14 @@ def update_family(name: str, setting: UpdateSetting) -> UpdateFamily:
 
 
 def protecting_mechanisms(setting: UpdateSetting) -> list[str]:
-    """Every mechanism that protects whole updates under the setting's trust."""
+    """Every mechanism that protects whole updates under the setting's trust, without a helper's
+    noise."""
     records = all_mechanisms().values()
-    return [r.name for r in records if r.tuning.possible and setting.trust in r.trusts]
+    return [
+        r.name
+        for r in records
+        if r.tuning.possible and setting.trust in r.trusts and not r.helper_noise
+    ]
 
 
 def quick_update_mechanisms(setting: UpdateSetting) -> list[str]:
@@ -397,7 +404,8 @@ def fewest_bits(name: str, setting: UpdateSetting, deviation: float) -> int:
     Returns:
         For a channel the fewest that it can be built with, 1 or 2: what it could win with more is
         in `docs/theory/plan.md`. For integer noise of this deviation the fewest with which the
-        error is at most MAX_BITS_ERROR_RATIO times the least with up to MAX_NOISE_BITS bits.
+        error is at most MAX_BITS_ERROR_RATIO times the least with up to MAX_NOISE_BITS bits
+        (MAX_HELPER_BITS_ERROR_RATIO if a helper draws it).
 
     Example:
         >>> setting = UpdateSetting(11, cohort=350, bits=1, trust="aggregate")
@@ -422,8 +430,9 @@ def fewest_bits(name: str, setting: UpdateSetting, deviation: float) -> int:
     if not noisy:
         return 1 if error(1) == 0 else 2
     errors = {bits: error(bits) for bits in range(2, MAX_NOISE_BITS + 1)}
-    least = min(errors.values())
-    return next(bits for bits, each in errors.items() if each <= MAX_BITS_ERROR_RATIO * least)
+    helped = all_mechanisms()[name].helper_noise
+    most = min(errors.values()) * (MAX_HELPER_BITS_ERROR_RATIO if helped else MAX_BITS_ERROR_RATIO)
+    return next(bits for bits, each in errors.items() if each <= most)
 
 
 def tuned_mechanism(

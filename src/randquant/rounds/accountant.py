@@ -188,21 +188,29 @@ class RunAccountant:
         return f"{bound} at delta = {self.delta} {self.assumes()}"
 
     def _guarantee_with_assumptions(self) -> str:
-        assumed = f" {self.assumes()}" if self._honest_others() else self.chosen()
+        relies = self._honest_others() or self._relies_on_helper()
+        assumed = f" {self.assumes()}" if relies else self.chosen()
         return f"{self.get_privacy_spent()}{assumed}"
 
     def assumes(self) -> str:
-        """State what `get_epsilon` assumes of other clients, and the bound without it."""
-        assumed = _assumed(others := self._honest_others())
+        """State what `get_epsilon` assumes of others, and the bound without it."""
+        assumed, helped = _assumed(others := self._honest_others()), self._relies_on_helper()
+        # The bound without others also holds against an adversary who sees individual codes, such
+        # as a server that colludes with the helper; but not where the helper's noise is in it.
+        on = HELPER_ADDS_NOISE if helped else self.counts_on if others else ""
+        without = []
         if others:
             epsilon = self.get_epsilon(self.delta, without_others=True)
             left = "no guarantee" if math.isinf(epsilon) else f"epsilon <= {round_up(epsilon)}"
-            # The bound without others also holds against an adversary who sees individual codes,
-            # such as a server that colludes with the helper.
-            on = f" and {self.counts_on}" if self.counts_on else ""
-            otherwise = "it does, or all others are invented" if on else "all others are invented"
-            assumed = f"{assumed}{on}, and {left} if {otherwise}"
-        return assumed + self.chosen()
+            otherwise = "it does, or " if on and not helped else ""
+            without = [f"{left} if {otherwise}all others are invented"]
+        if helped:
+            without.append("no guarantee if it does not")
+            assumed += ", if" if not others else " and"
+        elif on:
+            assumed += " and"
+        conditions = f"{assumed} {on}" if on else assumed
+        return ", and ".join([conditions, *without]) + self.chosen()
 
     def chosen(self) -> str:
         """Return what the bound assumes if a client has answered several kinds of offers, or ""."""
@@ -298,6 +306,11 @@ class RunAccountant:
         offers = (offer for spent in self._spent.values() for offer in spent)
         return max((offer.mechanism.cohort for offer in offers), default=1) - 1
 
+    def _relies_on_helper(self) -> bool:
+        # Of one offer: then the whole account does.
+        offers = (offer for spent in self._spent.values() for offer in spent)
+        return any(offer.mechanism.helper_noise for offer in offers)
+
     def _worst(
         self, accounts: Collection[Counter[Offer]], delta: float, without_others: bool = False
     ) -> float:
@@ -308,6 +321,11 @@ class RunAccountant:
             trust = "local" if without_others else _trust(offer for offer, _ in spent)
             epsilons.append(_guarantee(spent, delta, self.neighboring, trust, True).epsilon)
         return max(epsilons, default=0.0)
+
+
+HELPER_ADDS_NOISE = "the helper adds its noise and does not collude with the server"
+"""The condition of a guarantee in which clients add no noise (theory/helper-sums.md, Proposition
+11)."""
 
 
 def _assumed(others: int) -> str:

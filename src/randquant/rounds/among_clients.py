@@ -204,8 +204,13 @@ class AmongClients:
         """Return the fewest clients in a sum.
 
         Raises:
-            ValueError: the guarantee needs more.
+            ValueError: the guarantee needs more, or a helper, whose noise it relies on.
         """
+        if mechanism.helper_noise:
+            raise ValueError(
+                "Expected sums with a helper, which adds the noise of this mechanism, got sums "
+                f"among clients of {mechanism!r}: set sums=WithHelper(...)."
+            )
         return sums.fewest(mechanism, self.least)
 
     def degree(self, clients: int, log: Log) -> int:

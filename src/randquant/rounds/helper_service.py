@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import numpy as np
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ec import (
     SECP256R1,
@@ -33,6 +34,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from randquant._internal import validate
 from randquant._internal.files import make_folder
 from randquant._internal.serialization import write_atomic
+from randquant.channels.keys import Key
+from randquant.mechanisms.noise import DiscreteGaussian
 from randquant.rounds.accountant import RoundEvent, RunAccountant
 from randquant.rounds.ledger import THIS_CLIENT
 from randquant.rounds.limits import identity as read_identity
@@ -335,6 +338,11 @@ def _acquired(semaphore: threading.Semaphore, check: Check) -> Iterator[None]:
         semaphore.release()
 
 
+def draw_noise(variance: float, count: int, key: Key) -> np.ndarray:
+    """Draw (count,) integers of the discrete Gaussian law for a helper: `Helper(draw_noise=)`."""
+    return DiscreteGaussian(variance).draw(count, key)
+
+
 # A helper's limit of each client's epsilon, computed from the offers in the requests.
 
 CERTIFICATE_BYTES = 256
@@ -358,8 +366,8 @@ def within(epsilon: float, delta: float = 1e-5, examples: int | None = None) -> 
     Returns:
         A function of the terms of a sum and of the number of sums of each offer that a client is
         in, this one included. It returns True if the client may be in this sum. It refuses an offer
-        that needs more clients than the terms guarantee, whose certificate is wrong, or whose text
-        this package would not write.
+        that needs more clients or more noise of the helper than the terms guarantee, whose
+        certificate is wrong, or whose text this package would not write.
 
     Raises:
         TypeError, ValueError: an argument is out of bounds.
@@ -386,7 +394,9 @@ def within(epsilon: float, delta: float = 1e-5, examples: int | None = None) -> 
                 # An earlier sum of unknown cost: the client cannot be shown to be within the limit.
                 return False
             if is_requested and (
-                offer.mechanism.cohort > terms.least or offer.size != terms.dimension
+                offer.mechanism.cohort > terms.least
+                or offer.size != terms.dimension
+                or terms.noise_variance < offer.helper_variance
             ):
                 return False
             account.compose(RoundEvent(offer, frozenset({THIS_CLIENT})), count)
@@ -440,7 +450,7 @@ def configured_helper(
     assert identity is not None  # `key` is not optional
     allowed = HelperLimits(**limits, affords=within(epsilon, delta, examples))
     make_folder(folder)
-    return Helper(folder, identity, allowed, public)
+    return Helper(folder, identity, allowed, public, draw_noise=draw_noise)
 
 
 # TLS files for a trial, from an authority of one use.

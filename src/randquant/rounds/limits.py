@@ -221,6 +221,13 @@ class ClientLimits:
                 f"Expected a modulus of {offer.sum_bits(clients)} bits or more for a sum over "
                 f"{clients} clients, got {terms.bits}: it would wrap around."
             )
+        variance = 0.0 if isinstance(terms, Terms) else terms.noise_variance
+        if variance < (needed := offer.helper_variance):
+            # This client adds no noise to such codes: without the helper's the sum reveals them.
+            raise ProtocolError(
+                f"Expected terms by which a helper adds noise of a variance of {needed} or more to "
+                f"the sum, as the offer's guarantee needs, got {variance}."
+            )
         if isinstance(terms, Terms):
             self._check_neighbours(terms)
         else:

@@ -142,6 +142,16 @@ class Offer:
             noise = squared_noise(mechanism, self.dimension, mechanism.cohort, length)
         return UpdatePreparation(length, noise, self.scalars)
 
+    @property
+    def helper_variance(self) -> float:
+        """Variance of the noise that the helper of a secure sum must add to each coordinate, in
+        squared steps of the codes; 0 if clients add their own."""
+        # Only `HelperNoise` has it: a mechanism of one's own that says so must have `plan` as well.
+        mechanism: Any = self.mechanism
+        if not mechanism.helper_noise:
+            return 0.0
+        return mechanism.plan(self.dimension).noise.variance
+
     def sum_bits(self, clients: int) -> int:
         # Of the smallest modulus with which a sum over these clients does not wrap around.
         return self.mechanism.sum_bits(self.dimension, clients)

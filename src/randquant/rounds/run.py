@@ -321,7 +321,8 @@ def scalar_encoder(mechanism: UpdateMechanism, privacy: Privacy) -> AuxiliaryNum
     # A mechanism has these settings already: to ignore what a user set would mislead them about
     # what protects their clients.
     usual = {"unit": "client", "sampling": "fixed", "bits": "auto", "clip_norm": CLIP_NORM,
-             "coordinates": None, "max_participations": None, "spent": None}  # fmt: skip
+             "noise": "clients", "coordinates": None, "max_participations": None,
+             "spent": None}  # fmt: skip
     changed = [name for name, value in usual.items() if getattr(privacy, name) != value]
     if changed:
         raise ValueError(

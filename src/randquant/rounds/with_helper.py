@@ -7,13 +7,14 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from logging import INFO
-from typing import Literal, Protocol, get_args
+from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 
 from randquant._internal import validate
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.channels import wire
+from randquant.channels.keys import Key
 from randquant.rounds import protocol, sums
 from randquant.rounds.offer import Offer
 from randquant.rounds.protocol import RoundMessage
@@ -121,7 +122,15 @@ class HelperRound:
     def _unmask(self) -> np.ndarray:
         # With the offer, by which a helper may count each client's epsilon.
         answer = _ask_helper(self._helper, self._sum.request(self.offer.to_text()))
-        return self._sum.unmask(answer, self.offer.largest).astype(np.int64)
+        totals = self._sum.unmask(answer, self.offer.largest).astype(np.int64)
+        mechanism: Any = self._mechanism
+        if mechanism.helper_noise and mechanism.server_noise:
+            # theory/helper-sums.md, Proposition 12: against the helper, before anything is computed
+            # from the sum, and from the operating system, so that nobody can take it off again. A
+            # server that is killed from here on has published nothing of this sum, and its next
+            # round is another sum.
+            totals += mechanism.party_noise(self.offer.dimension, Key.generate())
+        return totals
 
 
 def _with_proofs(terms: HelperTerms, levels: int, verify_key: bytes) -> HelperTerms:
@@ -152,7 +161,8 @@ class WithHelper:
     Args:
         helper: the connection to it.
         least: fewest clients in a sum, at least `mechanism.cohort` plus the number of clients that
-            may collude with the server; by default the cohort.
+            may collude with the server; by default the cohort. 1 where the helper adds the noise
+            (`Privacy.noise`): then no guarantee relies on other clients.
         directory: public keys of all clients' identities by number, 32 bytes of Ed25519; the helper
             should have the same.
         stable_numbers: as in `AmongClients`.
@@ -233,6 +243,7 @@ class WithHelper:
         terms = HelperTerms(
             os.urandom(protocol.SESSION_BYTES), self._key(), len(clients), least, offer.size,
             offer.sum_bits(len(clients)), hashlib.sha256(text.encode()).digest(),
+            noise_variance=offer.helper_variance,
         )  # fmt: skip
         verify_key = b""
         if self.integrity == "proven":

@@ -12,6 +12,7 @@ from randquant.reports import plan as shown
 
 PRIVACY_FIELDS = (
     "bits", "clip_norm", "neighboring", "sampling", "max_participations", "coordinates",
+    "noise",
 )  # fmt: skip
 """Fields of `Privacy` that a plan uses; the others belong to a run."""
 

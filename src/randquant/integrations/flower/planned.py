@@ -130,7 +130,7 @@ def for_target(
     target = Target(
         epsilon, rounds, population,
         # Calibrated for those that are left: their noise alone must protect each of them.
-        cohort - _checked_dropouts(cohort, dropouts, trust, sums),
+        cohort - _checked_dropouts(cohort, dropouts, trust, privacy, sums),
         default_delta(population, examples) if delta is None else delta, trust, privacy, examples,
     )  # fmt: skip
     if strategy is None:
@@ -139,7 +139,7 @@ def for_target(
     make: Any = cls
     left = replace(  # what the mechanism leaves open
         privacy, unit="client", bits="auto", clip_norm=CLIP_NORM, coordinates=None,
-        max_participations=None,
+        noise="clients", max_participations=None,
     )  # fmt: skip
     wrapper: W = make(
         strategy, mechanism, stop_at_epsilon=epsilon, delta=target.delta, privacy=left,
@@ -153,10 +153,11 @@ def for_target(
 
 
 def _checked_dropouts(
-    cohort: int, dropouts: int, trust: str, sums: AmongClients | WithHelper
+    cohort: int, dropouts: int, trust: str, privacy: Privacy, sums: AmongClients | WithHelper
 ) -> int:
-    dropouts = validate.whole("dropouts", dropouts, low=0)
-    if trust == "local":  # each client's own noise protects it, with any number of others
+    dropouts = validate.whole("dropouts", dropouts, low=0, high=cohort - 1)
+    # With its own noise, or the helper's, a client is protected with any number of others.
+    if trust == "local" or privacy.noise != "clients":
         return 0
     most, why = sums.most_lost(cohort)
     return validate.whole("dropouts", dropouts, high=most, why=why)

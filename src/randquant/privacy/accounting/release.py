@@ -233,15 +233,18 @@ def update_distance(
         (2.0, 0.5)
         >>> round(update_distance(1.0, "replace_one", examples=50, norm_sent=0.125), 4)
         0.04
+        >>> round(update_distance(1.0, "zero_out", examples=5, norm_sent=0.125), 4)
+        0.2
     """
     # Two vectors within a ball are at most a diameter apart, a vector and zero half of that.
     radii = 2 if neighboring == "replace_one" else 1
     reach = clip_norm if norm_sent is None else norm_sent
-    if examples is not None:
-        # theory/subsets.md, Proposition 5: the whole of a gradient may lie in the part that is
-        # sent, so that an example's share is one of clip_norm, not of norm_sent.
-        reach = min(reach, clip_norm * (1 / examples + ROUNDING))
-    return radii * reach
+    if examples is None:
+        return radii * reach
+    # theory/subsets.md, Proposition 5: the whole of a gradient may lie in the part that is sent, so
+    # that an example's share is one of clip_norm, not of norm_sent. A mean in which one gradient is
+    # zero is not zero itself: also then the two may lie on opposite sides of the ball.
+    return min(2 * reach, radii * clip_norm * (1 / examples + ROUNDING))
 
 
 def squared_distance_on_grid(steps: float, size: int, most: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import hmac
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from randquant._internal import validate
+from randquant.channels.keys import Key
 from randquant.secure_sums import identities, masks
 from randquant.secure_sums.helper import joint_seed, proven
 from randquant.secure_sums.helper.journal import ONE_SET_ONLY, Accounts, HelperJournal
@@ -39,6 +41,10 @@ Affords = Callable[[HelperTerms, Mapping[str, int], Check], bool]
 for each offer, by the offer's text, this sum included. Sums whose offer's text was in no request
 are counted under the empty text. It calls the check between its long computations."""
 
+DrawNoise = Callable[[float, int, Key], np.ndarray]
+"""Function that returns a number of integers, (count,) int64, drawn from the discrete Gaussian law
+of a variance with a key. It raises ValueError for a variance that it cannot draw."""
+
 T = TypeVar("T")
 
 
@@ -52,6 +58,8 @@ class HelperLimits:
         clients, coordinates: largest numbers in a sum, which bound the memory of one request. A
             code that is proven counts as its bits.
         masks: largest product of clients and coordinates, which bounds the time of one request.
+        least_noise: smallest variance of the noise that the terms of a sum must ask this helper to
+            add, in squared steps of the codes; 0 answers sums without noise too.
         affords: a limit of epsilon: called for each different account with this sum added. Requests
             must then bring the offer whose digest the terms have.
     """
@@ -61,6 +69,7 @@ class HelperLimits:
     clients: int = 2**17
     coordinates: int = 2**25
     masks: int = 2**33
+    least_noise: float = 0.0
     affords: Affords | None = None
 
     def __post_init__(self) -> None:
@@ -71,6 +80,7 @@ class HelperLimits:
         validate.whole("clients", self.clients, low=2)
         validate.whole("coordinates", self.coordinates, low=1)
         validate.whole("masks", self.masks, low=1)
+        validate.real("least_noise", self.least_noise, low=0)
 
     def check(self, request: HelperRequest) -> None:
         """Raise ProtocolError unless a request is within the limits that need no accounts."""
@@ -82,7 +92,13 @@ class HelperLimits:
             raise ProtocolError(
                 f"Expected {self.coordinates} {what} at most, this helper's limit, got {size}."
             )
-        if terms.least < self.least:
+        if terms.noise_variance < self.least_noise:
+            raise ProtocolError(
+                f"Expected noise of a variance of {self.least_noise} or more, as this helper "
+                f"demands, got {terms.noise_variance}."
+            )
+        # With the helper's noise a sum of one client is as safe as one of a thousand.
+        if terms.least < self.least and not terms.noise_variance:
             raise ProtocolError(
                 f"Expected sums of {self.least} clients or more, as this helper demands, got "
                 f"least={terms.least}."
@@ -164,6 +180,7 @@ class Helper:
         kept: keep the key in the folder, for a helper whose process ends after every message. Then
             a restored older copy of the folder has forgotten sessions, and may answer another set
             of clients: start once without `kept` after restoring it, which draws a new key.
+        draw_noise: draws the noise of sums whose terms ask for it; None refuses these sums.
 
     Guarantees:
         One set of clients is answered for one digest of terms, ever; the same request again gets
@@ -201,12 +218,14 @@ class Helper:
         suite: str = HYBRID,
         *,
         kept: bool = False,
+        draw_noise: DrawNoise | None = None,
     ) -> None:
         validate.kind("identity", identity, Ed25519PrivateKey)
         validate.choice("suite", suite, SUITES)
         if directory is not None:
             identities.check_directory(directory)
         self._limits, self._directory = limits or HelperLimits(), directory
+        self._draw_noise = draw_noise
         self._identity = identity
         self._journal = HelperJournal(validate.path("folder", folder))
         self._opening = OpeningKey.generate(suite, identity)
@@ -260,6 +279,8 @@ class Helper:
                 "again since, begin the round again with its new key."
             )
         self._limits.check(parsed)
+        if parsed.terms.noise_variance and self._draw_noise is None:
+            raise ProtocolError("Expected a sum without noise of this helper, which adds none.")
         # Two sets of clients in one session would reveal the difference of two sums, which may be
         # one client's codes (theory/helper-sums.md, Proposition 1).
         if self._answered_sessions.get(digest, (parsed.digest,))[0] != parsed.digest:
@@ -361,7 +382,28 @@ class Helper:
         else:
             total = np.zeros(terms.dimension, dtype=masks.dtype(terms.bits))
             masks.add_all(total, secrets, +1)
+            if terms.noise_variance:
+                # Masks are subtracted from the sum of masked codes: noise, too, with its sign.
+                total -= self._noise(request, left_out).astype(total.dtype)
         return write_answer(request, left_out, total)
+
+    def _noise(self, request: HelperRequest, left_out: Mapping[int, int]) -> np.ndarray:
+        """Return the noise of one request: the same again for the same request only.
+
+        theory/helper-sums.md, Proposition 11. It follows from the helper's secret and from the
+        request with all its bytes, and not from the session alone: should another set of clients
+        ever be answered in one session (a restored folder, a copied process), the difference of the
+        two answers has the noise of both, and would be exact with one noise for the session.
+        """
+        assert self._draw_noise is not None  # `answer` has refused the request otherwise
+        secret = hmac.digest(self._opening.secret, b"randquant helper noise\0", "sha256")
+        answered = request.digest + hashlib.sha256(write_listed(left_out)).digest()
+        key = Key(hmac.digest(secret, answered, "sha256"))
+        terms = request.terms
+        try:
+            return self._draw_noise(terms.noise_variance, terms.dimension, key)
+        except ValueError as error:
+            raise ProtocolError(str(error)) from None
 
 
 def _check_least(terms: HelperTerms, clients: Collection[int]) -> None:

@@ -55,6 +55,9 @@ class HelperTerms:
         largest: the largest code, where each client proves that its codes are at most that; 0 for
             sums without proofs.
         commitment: SHA-256 of the key that proofs are verified with, 32 bytes; b"" without proofs.
+        noise_variance: parameter of the discrete Gaussian noise that the helper adds to each
+            coordinate of the sum, in squared steps of the codes; 0 for none. With it the guarantee
+            does not rely on `least`, which may be 1.
 
     Raises:
         ValueError, TypeError: an argument is out of bounds or of the wrong kind.
@@ -73,22 +76,32 @@ class HelperTerms:
     offer: bytes = bytes(OFFER_BYTES)
     largest: int = 0
     commitment: bytes = b""
+    noise_variance: float = 0.0
 
     def __post_init__(self) -> None:
         validate.kind("session", self.session, bytes)
         validate.whole("bytes of session", len(self.session), low=1, high=MAX_SESSION_BYTES)
         validate.kind("key", self.key, HelperKey)
-        cohort = validate.whole("cohort", self.cohort, low=2, high=MAX_CLIENTS)
-        integers = {
+        variance = validate.real("noise_variance", self.noise_variance, low=0)
+        # The sum of one client's codes without noise is its codes.
+        fewest = 1 if variance else 2
+        cohort = validate.whole("cohort", self.cohort, low=fewest, high=MAX_CLIENTS)
+        numbers = {
+            "noise_variance": variance,
             "cohort": cohort,
-            "least": validate.whole("least", self.least, low=2, high=cohort),
+            "least": validate.whole("least", self.least, low=fewest, high=cohort),
             "dimension": validate.whole("dimension", self.dimension, low=1, high=MAX_COORDINATES),
             "bits": validate.whole("bits", self.bits, low=1, high=32),
             "largest": validate.whole("largest", self.largest, low=0, high=MAX_CODE),
         }
         # Python's own: NumPy's have another text, and so another digest.
-        for name, value in integers.items():
+        for name, value in numbers.items():
             object.__setattr__(self, name, value)
+        if self.largest and variance:
+            raise ValueError(
+                "Expected no noise of the helper in a sum of proven codes, got "
+                f"noise_variance={variance} with largest={self.largest}: no such sum is derived."
+            )
         validate.kind("offer", self.offer, bytes)
         validate.whole("bytes of offer", len(self.offer), low=OFFER_BYTES, high=OFFER_BYTES)
         validate.kind("commitment", self.commitment, bytes)
@@ -102,6 +115,8 @@ class HelperTerms:
     def to_text(self) -> str:
         """Write the terms as JSON, the same text for equal terms."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        if not self.noise_variance:  # the text of sums without it is that of version 0.1.0
+            del fields["noise_variance"]
         values = {n: v.hex() if isinstance(v, bytes) else v for n, v in fields.items()}
         return json.dumps({"format": FORMAT, **values, "key": self.key.to_record()}, sort_keys=True)
 
