@@ -2,7 +2,7 @@
 
 A client clips its update in L2, rotates it and rounds it at random to a grid. The helper of the sum
 adds discrete Gaussian noise to the sum of the masks, and the server its own before it decodes.
-Derivation: `docs/theory/helper-sums.md`, Propositions 11 to 13.
+Derivation: `docs/theory/helper-sums.md`, Propositions 13 to 15.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class HelperNoise(IntegerUpdates, MechanismDefaults):
 
     References:
         Canonne, Kamath and Steinke 2020 (the noise); Kairouz, Liu and Steinke 2021 (the rounding);
-        docs/theory/helper-sums.md, Propositions 11 to 13 (who is protected from whom).
+        docs/theory/helper-sums.md, Propositions 13 to 15 (who is protected from whom).
 
     Example:
         >>> mechanism = HelperNoise(clip_norm=1.0, noise_multiplier=2.0, clients=2)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         RemoteHelper,
         ServiceLimits,
         configured_helper,
+        draw_noise,
         service,
         within,
         write_certificates,

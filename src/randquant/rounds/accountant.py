@@ -325,7 +325,7 @@ class RunAccountant:
 
 HELPER_ADDS_NOISE = "the helper adds its noise and does not collude with the server"
 """The condition of a guarantee in which clients add no noise (theory/helper-sums.md, Proposition
-11)."""
+13)."""
 
 
 def _assumed(others: int) -> str:

@@ -324,6 +324,8 @@ def peers_note(terms: Terms | HelperTerms | None, directory: bool) -> str:
     """
     if terms is None:
         return ""
+    if not isinstance(terms, Terms) and terms.noise_variance:
+        return ""  # its account says on whom it counts
     if not isinstance(terms, Terms):
         return (
             "; it counts on its helper to know all clients in a sum, and not to collude with the "

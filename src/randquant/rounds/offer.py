@@ -138,8 +138,11 @@ class Offer:
         """A client's scaling and joining of an update before it encodes it."""
         mechanism, length, noise = self.mechanism, None, 0.0
         if self.scaled and (length := mechanism.clip_norm) is not None:
-            # The noise with the fewest clients: for more there is only the server's word.
-            noise = squared_noise(mechanism, self.dimension, mechanism.cohort, length)
+            # The noise with the fewest clients: for more there is only the server's word. A
+            # helper's noise does not depend on them; the offer says for how many it is made.
+            parties: Any = mechanism
+            clients = parties.clients if parties.helper_noise else mechanism.cohort
+            noise = squared_noise(mechanism, self.dimension, clients, length)
         return UpdatePreparation(length, noise, self.scalars)
 
     @property

@@ -390,7 +390,7 @@ class Helper:
     def _noise(self, request: HelperRequest, left_out: Mapping[int, int]) -> np.ndarray:
         """Return the noise of one request: the same again for the same request only.
 
-        theory/helper-sums.md, Proposition 11. It follows from the helper's secret and from the
+        theory/helper-sums.md, Proposition 13. It follows from the helper's secret and from the
         request with all its bytes, and not from the session alone: should another set of clients
         ever be answered in one session (a restored folder, a copied process), the difference of the
         two answers has the noise of both, and would be exact with one noise for the session.
