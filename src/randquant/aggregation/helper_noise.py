@@ -149,6 +149,18 @@ class HelperNoise(IntegerUpdates, MechanismDefaults):
         return {"mechanism": HELPER_NOISE, **fields, **some}
 
 
+def describe_parties(server_noise: bool) -> str:
+    """Say in a sentence who adds the noise, and what the figure then relies on."""
+    who = "the helper of each sum, and the server as much again" if server_noise else (
+        "the helper of each sum alone, which must never see a model"
+    )  # fmt: skip
+    return (
+        f"Clients add no noise: it is added by {who}. The figure holds whoever the other clients "
+        "are, and however few; nothing holds against the server if the helper leaves out its noise or "
+        "colludes with it."
+    )
+
+
 def _updates(setting: UpdateSetting) -> UpdateFamily:
     # One party draws the whole noise, so its table limits the bits as that of one client does.
     bits = min(max(setting.bits, 2), most_bits(1))

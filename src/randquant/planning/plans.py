@@ -11,6 +11,7 @@ from scipy.special import log_ndtr, ndtr
 
 from randquant._internal import formatting, validate
 from randquant._internal.rounding import round_up
+from randquant.aggregation.helper_noise import describe_parties
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.mechanisms.record import CLIP_RMS_UNITS, CLOSE_CLIP_RMS_UNITS, UpdateSetting
 from randquant.mechanisms.registry import channel_mechanisms
@@ -425,6 +426,8 @@ def judge(need: Need, best: Candidate | None, limits: Sequence[Limit]) -> tuple[
         return "hopeless", [first, *obstacle]
     noise = best.noise
     known = [_meaning(noise), *filter(None, [coarse(need, best)])]
+    if need.privacy.noise != "clients":
+        known.append(describe_parties(need.privacy.noise == "parties"))
     hopes = [*_gain(need, noise), *_no_more(need, best)]
     if noise.share <= USEFUL_SHARE:
         return "useful", [

@@ -13,6 +13,7 @@ from typing import Any
 from randquant._internal import formatting
 from randquant._internal.formatting import minus
 from randquant._internal.serialization import write_atomic
+from randquant.aggregation.helper_noise import describe_parties
 from randquant.aggregation.worst_case_influence import describe_influence
 from randquant.channels.channel import Channel
 from randquant.mechanisms.registry import notes_on
@@ -260,6 +261,7 @@ def _meaning(run: RunRecord, channel: Channel | None, hostile: str) -> Paragraph
             ("What is promised.", meaning.promise(guarantee)),
             *meaning.comparison(guarantee, summary.other_relation),
             *_terms(summary),
+            *_parties(run),
             ("One coordinate and the whole run.", _scope(run, guarantee, channel)),
             *meaning.size(guarantee),
             *meaning.hostile(hostile),
@@ -289,6 +291,13 @@ def _terms(summary: RunSummary) -> list[tuple[str, str]]:
             text += f" Likewise {figure}."
         paragraphs.append(("Another guarantee.", text))
     return paragraphs
+
+
+def _parties(run: RunRecord) -> list[tuple[str, str]]:
+    mechanism: Any = stored_mechanism(run.config)
+    if mechanism is None or not mechanism.helper_noise:
+        return []
+    return [("Who adds the noise.", describe_parties(mechanism.server_noise))]
 
 
 def _scope(run: RunRecord, guarantee: Guarantee, channel: Channel | None) -> str:

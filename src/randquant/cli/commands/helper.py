@@ -44,6 +44,7 @@ def run(
     clients: int = 2**17,
     coordinates: int = 2**25,
     masks: int = 2**33,
+    least_noise: float = 0.0,
     workers: int = 2,
     seconds: float = 120.0,
     request_bytes: int = 2**27,
@@ -74,6 +75,8 @@ def run(
         clients: for serve: most clients in a sum.
         coordinates: for serve: most coordinates of a sum.
         masks: for serve: most clients times coordinates of a sum.
+        least_noise: for serve: smallest variance of the noise that a sum must ask this helper to
+            add, in squared steps of the codes; 0 answers sums without noise too.
         workers: for serve: requests that are answered at a time; half of them of one certificate.
         seconds: for serve: most seconds for one answer.
         request_bytes: for serve: most bytes of a request.
@@ -94,7 +97,7 @@ def run(
     helper = configured_helper(
         Path(path), Path(key), None if directory is None else Path(directory), epsilon=epsilon,
         delta=delta, examples=examples, least=least, most_sums=most_sums, clients=clients,
-        coordinates=coordinates, masks=masks,
+        coordinates=coordinates, masks=masks, least_noise=least_noise,
     )  # fmt: skip
     server, port = service(helper, listen, TLS(*map(str, files.values())), limits)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
