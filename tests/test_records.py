@@ -166,6 +166,7 @@ CONFIG = problems.config_of(
     server_optimizer="SGD",
     server_options={"momentum": 0.875}, learning_rate=0.625, evaluate_every=7, checkpoint_every=8,
     clip_norm=2.5, neighboring="zero_out", max_participations=10, bits=3,
+    noise="helper",
     numbers=("loss:0:5", "num-examples:0:9"), weighted_by="num-examples",
     spent=Guarantee(0.5, 1e-8, "zero_out", "local", math.inf, 12),
 )  # fmt: skip
@@ -350,6 +351,7 @@ def test_no_two_fields_of_one_kind_have_one_value(name):
 HELPED = {  # field of the terms: another valid value
     "session": b"another", "cohort": 8, "least": 3, "dimension": 6, "bits": 11,
     "offer": b"x" * 32, "key": None, "largest": 3, "commitment": b"c" * 32,
+    "noise_variance": 2.5,
 }  # fmt: skip
 
 

@@ -81,7 +81,8 @@ OTHERS = {
     "public": "a:b", "parts": ("a",), "frozen": ("a",), "batch": 3,
     "server_options": {"momentum": 0.5}, "evaluate_every": 3, "unit": "example",
     "neighboring": "zero_out", "clip_norm": 2.0,
-    "coordinates": 5, "sampling": "poisson", "max_participations": 3, "numbers": ("loss:0:5",),
+    "coordinates": 5, "noise": "helper", "sampling": "poisson", "max_participations": 3,
+    "numbers": ("loss:0:5",),
     "weighted_by": "loss", "partition": "shards", "buffers": "frozen",
     "device": "cuda", "together": False, "seed": 1, "delta": 1e-6, "local_learning_rate": 0.5,
 }  # fmt: skip

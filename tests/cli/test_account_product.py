@@ -206,6 +206,7 @@ PLANNED = {  # option: (a value, where it must arrive)
     "population": 30, "cohort": 4, "rounds": 7, "epsilon": 2.0, "delta": 1e-7, "trust": "model",
     "mean_norm": 0.5, "dimension": 9, "mechanisms": ["skellam"], "bits": 3, "clip_norm": 0.25,
     "neighboring": "zero_out", "sampling": "poisson", "max_participations": 6, "coordinates": 2,
+    "noise": "helper",
 }  # fmt: skip
 
 

@@ -139,6 +139,7 @@ OF_PRIVACY = {
     "bits": (2, {}, {}),
     "clip_norm": (2.0, {}, {}),
     "coordinates": (2, {}, {"coordinates": 2}),
+    "noise": ("helper", {}, {}),  # the mechanism: test_helper_noise.py
     "max_participations": (2, {"participations": 2}, {}),
     "numbers": ((ACCURACY.text,), {"dimension": 6}, {"numbers": (ACCURACY,)}),
     "weighted_by": ("accuracy", {"dimension": 6}, {"numbers": (ACCURACY,), "weight": "accuracy"}),

@@ -20,6 +20,7 @@ CASES = {  # limit: (a value with which it answers, one with which it refuses, t
     "clients": (len(CLIENTS), len(CLIENTS) - 1, "Expected 3 clients at most"),
     "coordinates": (DIMENSION, DIMENSION - 1, "Expected 6 coordinates at most"),
     "masks": (len(CLIENTS) * DIMENSION, len(CLIENTS) * DIMENSION - 1, "of 27 at most"),
+    "least_noise": (0.0, 1.0, "Expected noise of a variance of 1.0 or more"),
     "affords": (lambda *_: True, lambda *_: False, "within the helper's limits"),
 }
 

@@ -169,6 +169,10 @@ REACH = {
         {"privacy": P(bits=1, coordinates=8)},
         lambda run: run.prepared.mechanism.payload_bytes(16),
     ),
+    "noise": (
+        {"mechanism": None, "epsilon": 50.0}, {"privacy": P(noise="helper")},
+        lambda run: run.prepared.mechanism.helper_noise,
+    ),
     "sampling": ({"trust": "local"}, {"privacy": P(sampling="poisson")}, cohorts),
     "max_participations": (
         {}, {"privacy": P(max_participations=4)},

@@ -48,6 +48,7 @@ SETTINGS = {
     "standardize": {"none": None, "some": (-3.0, 3.0)},
     "batch": {"all": None, "2": 2},
     "parts": {"all": None, "weight": "weight"},
+    "noise": {"clients": "clients", "helper": "helper", "parties": "parties"},
 }
 
 
@@ -72,6 +73,10 @@ def allowed(row):
         or (example and row["numbers"] != "none")
         or (row["standardize"] != "none" and row["neighboring"] != "replace_one")
         or (row["weighted_by"] != "none" and row["numbers"] == "none")
+        or (
+            row["noise"] != "clients"
+            and (row["trust"] != "aggregate" or row["standardize"] != "none")
+        )
         or (poisson and (capped or row["trust"] == "aggregate"))
     )
 
@@ -90,6 +95,10 @@ def planned(row, monkeypatch):
         if need.trust == "model":  # the figure of bits takes seconds there
             noise = {"noise_multiplier": 5.0, "bits": 10, "clip_norm": norm}
             return Calibrated("skellam", noise, None)
+        if need.privacy.noise != "clients":
+            noise = {"noise_multiplier": 5.0, "bits": 13, "clip_norm": norm}
+            noise["server_noise"] = need.privacy.noise == "parties"
+            return Calibrated("helper-noise", noise, None)
         return Calibrated("stochastic-rounding", {"clip": 0.3, "levels": 2, "margin": 0.9}, norm)
 
     def create(home, config, inputs, *, overwrite, own_secret):
@@ -106,7 +115,7 @@ def planned(row, monkeypatch):
     clients = [(part[: FEWEST if k == 1 else MOST], torch.arange(FEWEST if k == 1 else MOST) % 2)
                for k, part in enumerate(x)]  # fmt: skip
     names = ("unit", "neighboring", "bits", "clip_norm", "coordinates", "sampling",
-             "max_participations", "numbers", "weighted_by")  # fmt: skip
+             "max_participations", "numbers", "weighted_by", "noise")  # fmt: skip
     privacy = rq.Privacy(spent=spent_of(row), **{name: value(row, name) for name in names})
     bounds = value(row, "standardize")
     local = rq.Local(
@@ -147,7 +156,7 @@ def test_a_run_is_planned_for_what_its_settings_leave(row, monkeypatch):
     fewest = min(FEWEST, value(row, "batch") or FEWEST)
     assert examples == (fewest if row["unit"] == "example" else None)
     for name in ("unit", "neighboring", "bits", "clip_norm", "coordinates", "sampling", "numbers",
-                 "weighted_by"):  # fmt: skip
+                 "weighted_by", "noise"):  # fmt: skip
         assert getattr(need.privacy, name) == value(row, name), name
     _check_mechanism(row, config, setup)
 
@@ -192,10 +201,14 @@ def _check_mechanism(row, config, setup):
     trust = value(row, "trust")
     summed = value(row, "clients") if everybody and trust == "model" else value(row, "cohort")
     assert mechanism.trust == ("local" if trust == "local" else "aggregate")
-    assert mechanism.cohort == (1 if trust == "local" else summed)
+    helped = row["noise"] != "clients"
+    assert mechanism.cohort == (1 if trust == "local" or helped else summed)
     assert mechanism.clip_norm == value(row, "clip_norm")
     assert mechanism.coordinates == value(row, "coordinates")
-    if trust == "model":
+    if helped:
+        assert (mechanism.clients, mechanism.bits) == (summed, 13)
+        assert mechanism.server_noise == (row["noise"] == "parties")
+    elif trust == "model":
         assert (mechanism.noise_multiplier, mechanism.bits) == (5.0, 10)
     else:
         assert (mechanism.channel.clip, mechanism.channel.levels) == (0.3, 2)

@@ -156,8 +156,8 @@ def describe_parties(server_noise: bool) -> str:
     )  # fmt: skip
     return (
         f"Clients add no noise: it is added by {who}. The figure holds whoever the other clients "
-        "are, and however few; nothing holds against the server if the helper leaves out its noise or "
-        "colludes with it."
+        "are, and however few; nothing holds against the server if the helper leaves out its noise "
+        "or colludes with it."
     )
 
 

@@ -297,7 +297,10 @@ def _parties(run: RunRecord) -> list[tuple[str, str]]:
     mechanism: Any = stored_mechanism(run.config)
     if mechanism is None or not mechanism.helper_noise:
         return []
-    return [("Who adds the noise.", describe_parties(mechanism.server_noise))]
+    text = describe_parties(mechanism.server_noise)
+    if run.summary.spent is not None:
+        text += " What was spent before the first round counts on what it said itself."
+    return [("Who adds the noise.", text)]
 
 
 def _scope(run: RunRecord, guarantee: Guarantee, channel: Channel | None) -> str:

@@ -306,6 +306,12 @@ def _check_local(config: TrainConfig) -> None:
             f"Expected no local_learning_rate with unit example, got {local.learning_rate}: after "
             "a local step every example's gradient depends on every other example."
         )
+    if config.privacy.noise != "clients" and local.standardize is not None:
+        raise ValueError(
+            f"Expected no standardize with noise={config.privacy.noise!r}, got "
+            f"{local.standardize}: the noise of its table is the clients', on whom the run's "
+            "figure would then count again; scale features by public numbers instead."
+        )
 
 
 def _check_numbers(config: TrainConfig) -> None:

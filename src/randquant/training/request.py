@@ -105,6 +105,11 @@ def _check_mechanism(config: TrainConfig, mechanism: UpdateMechanism) -> None:
             f"Expected no coordinates with a mechanism of your own, got {privacy.coordinates}: "
             "give them to the mechanism, as VectorMechanism(..., coordinates=...)."
         )
+    if privacy.noise != "clients":
+        raise ValueError(
+            f"Expected no noise with a mechanism of your own, got {privacy.noise!r}: give "
+            "randquant.aggregation.HelperNoise(...), whose sums have a helper's noise."
+        )
     # The default cannot be told from no clip_norm at all, so it is no contradiction.
     if privacy.clip_norm not in (CLIP_NORM, mechanism.clip_norm):
         raise ValueError(
