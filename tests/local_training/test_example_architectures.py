@@ -40,10 +40,9 @@ def flat_head(*layers, width, classes=3):
 
 def tied():
     """An embedding whose matrix is the last layer's too."""
-    model = Named(lambda m, x: m.out(torch.tanh(m.mix(m.embed(x).mean(1)))),
-                  embed=nn.Embedding(6, 4), mix=nn.Linear(4, 4), out=nn.Linear(4, 6, bias=False))  # fmt: skip
-    model.out.weight = model.embed.weight
-    return model
+    embed, out = nn.Embedding(6, 4), nn.Linear(4, 6, bias=False)
+    out.weight = embed.weight
+    return Named(lambda m, x: m.out(m.embed(x).mean(1).tanh()), embed=embed, out=out)
 
 
 def attended(m, x):
