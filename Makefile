@@ -31,8 +31,10 @@ SELDOM := /(tests?|testing|_inductor|onnx|ray|networkx|debugpy|pip|setuptools|sq
 demo: .venv/ready            ## train 200 clients on real data, and write a report
 	$(BIN)/randquant train examples/digits.py --epsilon 8 --baseline --run runs/demo --overwrite
 
-flower-demo: .venv/ready     ## four clients on Flower as processes of their own; one is killed
-	$(BIN)/python examples/flower_app/deploy.py --clients 4 --kill-client 2
+flower-demo: .venv/ready     ## four hospitals and a helper as processes; one hospital is killed
+	$(BIN)/python examples/flower_hospitals/sites.py build/sites
+	$(BIN)/python examples/flower_app/deploy.py --app examples/flower_hospitals --sites build/sites \
+		--helper --epsilon 2 --examples 114 --kill-client 3 --set num-server-rounds=10
 
 test: .venv/ready            ## what proves the product in a few minutes, on all cores
 	$(PYTEST) -m "not slow"

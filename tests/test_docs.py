@@ -545,6 +545,20 @@ def test_what_one_patient_costs_is_the_measured_one():
     assert {row["runs"] for row in cases.values()} == {30}
 
 
+def test_what_a_private_app_takes_and_loses_is_the_measured_one():
+    page, found = (DOCS / "one-patient.md").read_text(), result("hospital_app")
+    counts = found["lines"]
+    assert (
+        f"{counts['new or changed']} lines are new or changed, {counts['gone or changed']} are gone"
+        in page
+    )
+    for name, row in found["data"].items():
+        assert (row["epsilon"], row["splits"]) == (8, 10)
+        cells = [f"{100 * row[which]:.1f} %" for which in ("plain", "private")]
+        lost = f"{100 * row['lost']:+.1f} ± {100 * row['error']:.1f}"
+        assert f"| {name} | {' | '.join(cells)} | {lost} |" in page
+
+
 def test_the_load_of_secure_sums_is_the_measured_one():
     theory, found = (ROOT / "docs" / "theory" / "shares.md").read_text(), result("secagg_load")
     page = (ROOT / "docs" / "secure-aggregation.md").read_text()

@@ -1,8 +1,8 @@
 """A whole deployment on this machine, for the time of one run.
 
-A SuperLink over TLS, SuperNodes that are separate processes with registered keys, and secure
-aggregation with signed keys; all in a temporary folder, on 127.0.0.1. The script ends every process
-that it starts. It was written for flwr 1.41.
+A SuperLink over TLS, SuperNodes that are separate processes with registered keys, and secure sums
+with signed keys, among the clients or with a helper's service; all in a temporary folder, on
+127.0.0.1. The script ends every process that it starts. It was written for flwr 1.41.
 
     python deploy.py --clients 4 --kill-client 2 --set num-server-rounds=5
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import os
 import random
 import re
@@ -41,8 +42,12 @@ FEW = {
 OF_THIS_APP = {"learning-rate": 1.5, "margin": 0.02}
 """More of them, for the app beside this script."""
 
-SHOWN = re.compile(r"randquant: |After round|ROUND \d|ERROR|Traceback")
+SHOWN = re.compile(
+    r"randquant: |After round|ROUND \d|(Record|results): \{'accuracy|ERROR|Traceback"
+)
 """Lines of the server's log that are printed; the folder's `run.log` has all."""
+
+HELPER = (sys.executable, "-m", "randquant", "helper")
 
 
 def main() -> None:
@@ -55,12 +60,14 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if any(folder.iterdir()):
         sys.exit(f"deploy.py: Expected an empty folder, got {folder}.")
-    deployment = Deployment(folder, options.clients, options.app)
+    deployment = Deployment(folder, options.clients, options.app, options.examples)
     try:
         deployment.start_superlink()
         deployment.register()
-        deployment.start_supernodes(options.epsilon)
-        deployment.write_app(options.set, options.data_dir)
+        if options.helper:
+            deployment.start_helper(options.epsilon)
+        deployment.start_supernodes(options.epsilon, options.sites)
+        deployment.write_app(options.set, options.data_dir or options.sites)
         for _ in range(options.runs):
             if results := deployment.run(options.kill_client, options.kill_server):
                 report(results)
@@ -83,10 +90,13 @@ class Deployment:
         folder: an existing folder.
         clients: how many SuperNodes.
         app: the folder of the app.
+        examples: the public number of an app that protects one example; None for a whole client.
     """
 
-    def __init__(self, folder: Path, clients: int, app: Path) -> None:
+    def __init__(self, folder: Path, clients: int, app: Path, examples: int | None = None) -> None:
         self.folder, self.clients, self.app = folder, range(clients), app.resolve()
+        self.examples = examples
+        self.helper: dict[str, str] = {}  # its identity, and what the server needs
         self.port, *self.node_ports = free_ports(1 + clients)
         self.nodes: list[int] = []  # their numbers at the SuperLink
         self.known: dict[str, Any] = {}  # the app's settings
@@ -146,8 +156,34 @@ class Deployment:
         directory = {str(n): key for n, key in zip(self.nodes, identities, strict=True)}
         (self.folder / "directory.json").write_text(json.dumps(directory, indent=2))
 
-    def start_supernodes(self, epsilon: float) -> None:
-        """Start the clients. Each has its own account, and requires all others as neighbours."""
+    def start_helper(self, epsilon: float = math.inf) -> None:
+        """Start a helper of secure sums, which knows all clients' public keys."""
+        tls = self.folder / "tls"
+        for call in (("keygen", "helper.key"), ("certificates", str(tls))):
+            subprocess.run([*HELPER, *call], cwd=self.folder, check=True, capture_output=True)
+        port = free_ports(1)[0]
+        of_one = [] if self.examples is None else ["--examples", str(self.examples)]
+        process = self.start(
+            "helper", *HELPER, "serve", "journal", "--key", "helper.key",
+            "--listen", f"localhost:{port}", "--authority", f"{tls}/authority.pem",
+            "--certificate", f"{tls}/helper.pem", "--private-key", f"{tls}/helper-tls.key",
+            "--directory", "directory.json", "--epsilon", str(epsilon), *of_one,
+        )  # fmt: skip
+        self._wait(process, "The helper", lambda: "listens on port" in self._log("helper"))
+        files = (tls / name for name in ("authority.pem", "server.pem", "server-tls.key"))
+        self.helper = {
+            "identity": (self.folder / "helper.key.pub").read_text().strip(),
+            "server": " ".join([f"localhost:{port}", *map(str, files)]),
+        }
+        print(f"Helper: process {process.pid}, localhost:{port}, TLS.")
+
+    def start_supernodes(self, epsilon: float, sites: str = "") -> None:
+        """Start the clients. Each has its own account, and requires all others as neighbours.
+
+        Args:
+            epsilon: each client's limit.
+            sites: folder of the clients' own files, site0.csv and so on.
+        """
         self.supernodes = []
         for client, port in zip(self.clients, self.node_ports, strict=True):
             config = {
@@ -159,6 +195,12 @@ class Deployment:
                 "randquant-identity": str(self.folder / f"identity{client}.pem"),
                 "randquant-directory": str(self.folder / "directory.json"),
             }
+            if sites:
+                config["data"] = str(Path(sites).resolve() / f"site{client}.csv")
+            if self.helper:
+                config["randquant-helper"] = self.helper["identity"]
+            if self.examples is not None:
+                config |= {"randquant-examples": self.examples, "randquant-clip-norm": 1.0}
             node = self.start(
                 f"client{client}", "flower-supernode", "--superlink", f"127.0.0.1:{self.port}",
                 "--root-certificates", "ca.pem",
@@ -184,7 +226,10 @@ class Deployment:
             **(OF_THIS_APP if self.app == APP else {}),
             "num-partitions": len(self.clients),
             "cohort": max(2, len(self.clients) - 1),  # one may be lost
-            "data-dir": str(Path(data_dir).resolve()) if data_dir else "",
+            **dict.fromkeys(
+                ("data-dir", "data"), str(Path(data_dir).resolve()) if data_dir else ""
+            ),
+            "helper": self.helper.get("server", ""),
             "stable-numbers": True,  # SuperNodes are registered, and the database is kept
             "folder": str(self.folder / "server"),
             "results": str(self.folder / "results.json"),
@@ -217,12 +262,13 @@ class Deployment:
             self.start_superlink()
             process = self._flwr_run()
         self._show(process)
-        if "results" not in self.known:
-            return {}
-        results = self.folder / "results.json"
-        if not results.exists():
+        results, page = self.folder / "results.json", self.folder / "server" / "report.html"
+        # An app that writes neither is not checked: `flwr run` ends alike in both cases.
+        written = {"results": results, "folder": page}
+        wanted = [file for setting, file in written.items() if setting in self.known]
+        if wanted and not wanted[0].exists():
             raise RuntimeError(f"Expected a run that ends well; its log ends with: {self._tail()}")
-        return json.loads(results.read_text())
+        return json.loads(results.read_text()) if "results" in self.known else {}
 
     def end_all(self) -> None:
         """End all processes and their children: first with SIGTERM, then with SIGKILL."""
@@ -250,20 +296,27 @@ class Deployment:
             self._shown += len(whole)
             for line in whole.decode(errors="replace").splitlines():
                 if SHOWN.search(line):
-                    print(re.sub(r"^(INFO|WARNING|ERROR) *: *", "", COLOUR.sub("", line)))
+                    print(re.sub(r"^(INFO|WARNING|ERROR) *:[^\w\[]*", "", COLOUR.sub("", line)))
             if not done:
                 time.sleep(0.2)
 
     def _kill_client(self, client: int, number: int) -> None:
         if self._mid_round(client, number, self.supernodes[client]):
             end([self.supernodes[client]], signal.SIGKILL, 0)
-            print(f"Killed client {client} in round {number}, after it had shared its keys.")
+            when = "before it had answered" if self.helper else "after it had shared its keys"
+            print(f"Killed client {client} in round {number}, {when}.")
 
     def _mid_round(self, client: int, number: int, process: subprocess.Popen) -> bool:
-        """Wait until a client has taken two steps of a round; False if the run ends before."""
+        """Wait until a client is in the middle of a round; False if the run ends before.
+
+        Among clients it has then taken two of five steps. With a helper a round is one message,
+        which it has received.
+        """
         while not self._stopping.is_set() and process.poll() is None:
-            _, _, after = self._log(f"client{client}").partition(f"ROUND {number}]")
-            if after.count("Sent successfully") >= 2:
+            log = self._log(f"client{client}")
+            _, _, after = log.partition(f"ROUND {number}]")
+            begun = log.count("Receiving: train message") >= number
+            if begun if self.helper else after.count("Sent successfully") >= 2:
                 return True
             time.sleep(0.1)
         return False
@@ -355,10 +408,6 @@ def report(results: dict[str, Any]) -> None:
     print(f"\n{results['guarantee']}")
     if results["stopped"]:
         print(f"Training ended {results['stopped']}.")
-    print(
-        "A few clients add too little noise for a small epsilon: this run shows that the parts "
-        "work together, not which epsilon to choose."
-    )
 
 
 def _options() -> argparse.Namespace:
@@ -379,7 +428,16 @@ def _options() -> argparse.Namespace:
         "--epsilon", type=float, default=1e6, help="each client's own limit (default 1e6)"
     )
     parser.add_argument(
+        "--examples", type=int, metavar="N", help="limits are of one example: the public number"
+    )
+    parser.add_argument(
+        "--helper", action="store_true", help="start a helper's service too, for secure sums"
+    )
+    parser.add_argument(
         "--data-dir", default="", help="folder of data files, for data sets that need one"
+    )
+    parser.add_argument(
+        "--sites", default="", metavar="FOLDER", help="of the clients' own files, site0.csv ..."
     )
     parser.add_argument("--app", type=Path, default=APP, help="folder of the app (default this)")
     parser.add_argument("--runs", type=int, default=1, help="one after the other (default 1)")

@@ -60,6 +60,7 @@ def main() -> None:
     folder = given.folder.resolve()
     made = job(given.data.resolve(), folder, given.epsilon, given.rounds)
     made.simulator_run(str(folder / "workspace"), threads=len(SITES))
+    print(f"{folder}/workspace/server/simulate_job/app_server/FL_global_model.pt has the model")
 
 
 if __name__ == "__main__":

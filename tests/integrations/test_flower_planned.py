@@ -258,6 +258,13 @@ def test_the_page_says_what_was_spent_what_it_assumes_and_what_was_measured():
     assert "Accuracy Not measured" in Page(page(History("FedAvg", [], spent, {}))).words
 
 
+def test_a_round_whose_messages_are_not_counted_says_what_the_update_had():
+    told = RoundRow(2, 0.5, 4, 0, 0, 200, 200).line()
+    assert told.startswith(
+        "round 2: ε ≤ 0.5; 4 clients, 0 dropped; a client's update had 200 bytes"
+    )
+
+
 def test_failed_rounds_and_hostile_names_are_shown_as_text():
     rows = [RoundRow(1, 3.00001, 6, 6, failed="<script>alert(1)</script>")]
     spent = planned().accountant.get_privacy_spent()

@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from hospital_files import invented
 from pages import Page
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -68,8 +67,7 @@ def test_every_round_is_in_the_log_and_on_the_page(tmp_path):
 @pytest.mark.slow
 def test_four_hospitals_have_a_guarantee_for_a_patient_on_flower(tmp_path):
     data = tmp_path / "data"
-    data.mkdir()
-    invented(data)
+    subprocess.run([sys.executable, str(HOSPITALS / "sites.py"), str(data)], check=True)
     settings = f'data="{data}" folder="{tmp_path / "run"}" num-server-rounds=2'
     printed = flwr_run(HOSPITALS, tmp_path, settings, 4)
     lines = re.findall(r"round (\d): ε ≤ ([\d.]+); 4 clients, 0 dropped", printed)

@@ -277,10 +277,12 @@ def _choose_columns(names: list[str], columns: Columns | None) -> Columns:
     listed = ", ".join(map(str, names))
     if columns is not None:
         wanted = [name for each in columns for name in ([each] if isinstance(each, str) else each)]
-        if len(columns) != 2 or len(wanted) < 2 or not set(wanted) <= set(names):
+        missing = [str(name) for name in wanted if name not in names]
+        if len(columns) != 2 or len(wanted) < 2 or missing:
             raise ValueError(
-                f"Expected two columns among {listed}, got {', '.join(wanted)}: for several inputs "
-                'give columns=(("ids", "mask"), "label").'
+                f"Expected features and a target among the columns {listed}, got "
+                f"{f'no {missing[0]}' if missing else columns}: give "
+                'local=rq.Local(columns=(("age", "dose"), "sick")).'
             )
         return columns[0], columns[1]
     # Only where there is no doubt: two candidates for the targets are refused.
@@ -292,7 +294,7 @@ def _choose_columns(names: list[str], columns: Columns | None) -> Columns:
     if len(targets) != 1 or len(features) != 1:
         raise ValueError(
             f"Expected one column of features and one of targets, got columns {listed}: say "
-            'which two with columns=("image", "label").'
+            'which with local=rq.Local(columns=("image", "label")), or (("age", "dose"), "sick").'
         )
     return features[0], targets[0]
 

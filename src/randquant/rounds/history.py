@@ -43,12 +43,14 @@ class RoundRow:
         cost = f"round {self.round}: {formatting.bound(self.epsilon)}"
         if self.failed:
             return f"{cost}; {self.asked} clients were asked, and the round failed"
-        # 0 where the engine does not count messages.
-        messages = f"a client sent {self.sent_bytes:,} bytes, " * bool(self.sent_bytes)
+        update = f"a client's update had {self.upload_bytes:,} bytes"
+        if self.sent_bytes:  # 0 where the engine does not count messages
+            update = (
+                f"a client sent {self.sent_bytes:,} bytes, {self.upload_bytes:,} of them its update"
+            )
         return (
-            f"{cost}; {self.asked} clients, {self.dropped} dropped; {messages}"
-            f"{self.upload_bytes:,} of them its update ({self.plain_bytes:,} as plain codes, which "
-            "the server would see one by one)"
+            f"{cost}; {self.asked} clients, {self.dropped} dropped; {update} "
+            f"({self.plain_bytes:,} as plain codes, which the server would see one by one)"
         )
 
 
