@@ -69,7 +69,7 @@ class NoisePlan:
 
 
 class IntegerUpdates:
-    """What mechanisms that round whole updates to a grid of integers share.
+    """The base of mechanisms that round whole updates to a grid of integers.
 
     Their fields are those of `AdditiveMechanism`, but for what says whose noise is in a sum.
     """
@@ -126,7 +126,7 @@ class IntegerUpdates:
         )
 
     def _rounded(self, vector: np.ndarray, key: Key) -> np.ndarray:
-        """Clip, rotate, restrict and round an update: (size,) int64, its norm within the bound."""
+        # (size,) int64, whose norm is within the plan's bound: the distance that is charged.
         plan = self.plan(vector.size)
         steps = self.projection(vector.size).forward(vector) * plan.scale
         # Before anything is drawn: in the difference of two payloads of one key the noise cancels.

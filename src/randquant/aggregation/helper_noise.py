@@ -51,9 +51,9 @@ class HelperNoise(IntegerUpdates, MechanismDefaults):
         coordinates, subset_seed: as for `VectorMechanism`.
 
     Guarantees:
-        The bound of `release` holds for each client, whoever the other clients are and however many
-        of them are in a sum: against a server that does not collude with the helper, if the helper
-        adds its noise; with `server_noise` also against a helper that sees what the server
+        The bound of `release` holds for each client with any other clients, invented ones too, and
+        any number of them in a sum: against a server that does not collude with the helper, if the
+        helper adds its noise; with `server_noise` also against a helper that sees what the server
         publishes, if the server adds its noise; and against everybody else, if one of them does.
         Nothing is left against a server that colludes with the helper.
         `mean` adds the noise itself, from its key, as a simulation may.
@@ -111,7 +111,6 @@ class HelperNoise(IntegerUpdates, MechanismDefaults):
         return subset_coding(whole, self.coordinates, self.subset_seed)
 
     def encode_vector(self, vector: np.ndarray, key: Key) -> bytes:
-        """Clip, rotate, restrict, round, reduce modulo 2**bits, pack; no noise is added."""
         return self._packed(self._rounded(vector, key), vector.size)
 
     def mean_vector(self, payloads: Sequence[bytes], dimension: int, key: Key | None) -> np.ndarray:
@@ -155,8 +154,8 @@ def describe_parties(server_noise: bool) -> str:
         "the helper of each sum alone, which must never see a model"
     )  # fmt: skip
     return (
-        f"Clients add no noise: it is added by {who}. The figure holds whoever the other clients "
-        "are, and however few; nothing holds against the server if the helper leaves out its noise "
+        f"Clients add no noise: it is added by {who}. The figure counts on no other client; "
+        "nothing holds against the server if the helper leaves out its noise "
         "or colludes with it."
     )
 

@@ -174,7 +174,7 @@ class UpdateMechanism(Protocol):
 
     @property
     def helper_noise(self) -> bool:
-        """Whether the helper of a secure sum adds the noise; then clients add none of their own."""
+        """True if the helper of a secure sum adds the noise; then clients add none of their own."""
         ...
 
     @property

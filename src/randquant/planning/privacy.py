@@ -41,7 +41,7 @@ class Privacy:
             is drawn anew in each round; by default all.
         noise: who adds the noise of a secure sum: clients, each its share; helper, who adds up the
             masks, against a server alone; or parties, helper and server each as much, against both.
-            Noise of the last two kinds protects a client whoever the other clients are.
+            Noise of the last two kinds protects a client without counting on any other client.
         sampling: cohorts: fixed in size, or each client in each round by itself (poisson).
         max_participations: most rounds that one client takes part in.
         numbers: what clients send with their updates, in the same noisy sum and the same account:

@@ -339,7 +339,11 @@ def _acquired(semaphore: threading.Semaphore, check: Check) -> Iterator[None]:
 
 
 def draw_noise(variance: float, count: int, key: Key) -> np.ndarray:
-    """Draw (count,) integers of the discrete Gaussian law for a helper: `Helper(draw_noise=)`."""
+    """Draw (count,) integers of the discrete Gaussian law: `Helper(draw_noise=draw_noise)`.
+
+    Raises:
+        ValueError: the variance is not one that `DiscreteGaussian` draws.
+    """
     return DiscreteGaussian(variance).draw(count, key)
 
 

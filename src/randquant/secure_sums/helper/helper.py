@@ -397,8 +397,8 @@ class Helper:
         """
         assert self._draw_noise is not None  # `answer` has refused the request otherwise
         secret = hmac.digest(self._opening.secret, b"randquant helper noise\0", "sha256")
-        answered = request.digest + hashlib.sha256(write_listed(left_out)).digest()
-        key = Key(hmac.digest(secret, answered, "sha256"))
+        clients_in_sum = request.digest + hashlib.sha256(write_listed(left_out)).digest()
+        key = Key(hmac.digest(secret, clients_in_sum, "sha256"))
         terms = request.terms
         try:
             return self._draw_noise(terms.noise_variance, terms.dimension, key)
