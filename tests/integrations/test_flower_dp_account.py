@@ -156,9 +156,12 @@ def test_a_state_goes_through_json_and_damage_is_refused():
     again.load_state_dict(state)
     assert again.num_releases == 11
     assert again.get_privacy_spent() == accountant.get_privacy_spent()
-    for change in ({"backend": "rdp"}, {"config": {}}, {"events": [{"count": 1}]}, {"events": 3}):
-        with pytest.raises(ValueError, match="Expected"):
+    for change in ({"backend": "rdp"}, {"config": {}}, {"more": 1}):
+        with pytest.raises(ValueError, match="Expected a state of an accountant"):
             again.load_state_dict({**state, **change})
+    for events in ([{"count": 1}], [{**state["events"][0], "noise_multiplier": -1.0}]):
+        with pytest.raises((TypeError, ValueError)):
+            again.load_state_dict({**state, "events": events})
     assert again.num_releases == 11
     with pytest.raises(ValueError, match="an event of 4 clients"):
         again.compose(GaussianPrivacyEvent(1.0, 1, 5))

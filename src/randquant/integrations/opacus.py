@@ -11,17 +11,15 @@ number of examples public (`zero_out`), in batches drawn by Poisson sampling.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
-from randquant._internal import validate
 from randquant._internal.extras import needed
 from randquant.privacy.accounting.steps import GaussianSteps
 from randquant.privacy.guarantee import Guarantee
 
 with needed("Opacus' accountants", "opacus"):
-    from opacus.accountants import IAccountant, register_accountant
+    from opacus.accountants import PRVAccountant, register_accountant
     from opacus.optimizers import AdaClipDPOptimizer
     from opacus.utils.uniform_sampler import (
         DistributedUniformWithReplacementSampler,
@@ -29,15 +27,15 @@ with needed("Opacus' accountants", "opacus"):
     )
 
 NAME = "randquant"
-POISSON_SAMPLERS = (UniformWithReplacementSampler, DistributedUniformWithReplacementSampler)
+PoissonSampler = UniformWithReplacementSampler | DistributedUniformWithReplacementSampler
 RATE_ERROR = 2.0**-23
 """Most by which a rate of Opacus' samplers exceeds the stated one: they compare random 32-bit
 floats, multiples of 2**-24, with the rate, which is rounded to one (theory/sampling.md,
 Proposition 1)."""
 
 
-class OpacusAccountant(IAccountant):
-    """Opacus' accountant protocol, answered by `rq.GaussianSteps`.
+class OpacusAccountant(PRVAccountant):
+    """Opacus' accountant protocol, answered by `rq.GaussianSteps`; its base keeps the history.
 
     Guarantees:
         `get_epsilon` is an upper bound for Poisson batches of real-valued Gaussian noise. Where
@@ -67,21 +65,13 @@ class OpacusAccountant(IAccountant):
             ValueError: it does not: then sampling amplifies nothing that is proven here.
         """
         sampler = data_loader.batch_sampler
-        if not isinstance(sampler, POISSON_SAMPLERS):
+        if not isinstance(sampler, PoissonSampler):
             raise ValueError(
                 f"Expected batches drawn by Poisson sampling, got {type(sampler).__name__}: where "
                 "data are shuffled an example is in one batch of each pass, and sampling does not "
                 "amplify. Use poisson_sampling=True, or count the passes with rq.GaussianSteps."
             )
         self._rate = float(sampler.sample_rate)
-
-    def step(self, *, noise_multiplier: float, sample_rate: float) -> None:
-        """Count one step of a Poisson batch."""
-        last = self.history[-1] if self.history else None
-        if last is not None and tuple(last[:2]) == (noise_multiplier, sample_rate):
-            self.history[-1] = (*last[:2], last[2] + 1)
-        else:
-            self.history.append((noise_multiplier, sample_rate, 1))
 
     def get_optimizer_hook_fn(self, sample_rate: float) -> Callable[[Any], None]:
         """Return what the optimizer calls in each step, when noise is drawn and before it is used.
@@ -92,9 +82,7 @@ class OpacusAccountant(IAccountant):
         """
 
         def hook(optimizer: Any) -> None:
-            self._check(optimizer)
-            assert self._rate is not None
-            rate = max(sample_rate, self._rate)
+            rate = max(sample_rate, self._checked_rate(optimizer))
             self.step(noise_multiplier=float(optimizer.noise_multiplier), sample_rate=rate)
 
         return hook
@@ -110,16 +98,17 @@ class OpacusAccountant(IAccountant):
 
     def guarantee(self, delta: float) -> Guarantee:
         """Return epsilon with all that it is for."""
-        return _guarantee(tuple(map(tuple, self.history)), validate.number(delta))
-
-    def __len__(self) -> int:
-        return len(self.history)
+        steps = GaussianSteps("zero_out", "example")
+        for noise_multiplier, sample_rate, times in self.history:
+            rate = min(sample_rate + RATE_ERROR, 1.0)
+            steps.step(noise_multiplier, drawn="poisson", rate=rate, times=times)
+        return steps.guarantee(delta)
 
     @classmethod
     def mechanism(cls) -> str:
         return NAME
 
-    def _check(self, optimizer: Any) -> None:
+    def _checked_rate(self, optimizer: Any) -> float:
         if self._rate is None:
             raise ValueError(
                 "Expected to know how batches are drawn, got a step of an unknown loader: call "
@@ -141,15 +130,7 @@ class OpacusAccountant(IAccountant):
                 "examples are clipped, is divided by the size of the Poisson batch, which no "
                 "noise covers. Use clipping='flat' or 'per_layer'."
             )
-
-
-@functools.lru_cache(maxsize=256)
-def _guarantee(history: tuple[tuple[float, float, int], ...], delta: float) -> Guarantee:
-    steps = GaussianSteps("zero_out", "example")
-    for noise_multiplier, sample_rate, times in history:
-        rate = min(sample_rate + RATE_ERROR, 1.0)
-        steps.step(noise_multiplier, drawn="poisson", rate=rate, times=times)
-    return steps.guarantee(delta)
+        return self._rate
 
 
 register_accountant(NAME, OpacusAccountant, force=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
 from collections import Counter
 from typing import Any
 
@@ -26,7 +27,6 @@ DRAWN: dict[SamplingMethod, Drawn] = {
     SamplingMethod.WITHOUT_REPLACEMENT: "fixed",
     SamplingMethod.NO_AMPLIFICATION: "seen",
 }
-SMALLEST_DELTA = 1e-300
 
 
 class GaussianAccountant:
@@ -77,38 +77,33 @@ class GaussianAccountant:
         """Return epsilon with all that it is for, at least for the configured relation."""
         adds = self.config.neighboring_relation is NeighboringRelation.ADD_OR_REMOVE_ONE
         drawn = DRAWN[self.config.sampling_method]
-        asked = min((e.sample_size for e in self._events), default=self.config.population_size)
-        replaced = not adds or (drawn == "seen" and asked < self.config.population_size)
+        everybody = all(event.sample_size == event.population_size for event in self._events)
+        replaced = not adds or (drawn == "seen" and not everybody)
         steps = GaussianSteps("replace_one" if replaced else "zero_out", "client")
         for event, count in self._events.items():
-            rate = sampling_rate(event.sample_size, event.population_size)
-            rate = 1.0 if drawn == "seen" else rate
+            sample = event.population_size if drawn == "seen" else event.sample_size
+            rate = sampling_rate(sample, event.population_size)
             steps.step(event.noise_multiplier, drawn=drawn, rate=rate, times=count)
         return steps.guarantee(delta)
 
     def get_epsilon(self, delta: float) -> float:
-        """Return epsilon, an upper bound."""
         return self.guarantee(delta).epsilon
 
     def get_delta(self, epsilon: float) -> float:
         """Return delta, an upper bound, to a thousandth of itself; 1 where none is found."""
         epsilon = validate.real("epsilon", epsilon, low=0)
         # The upper end is one at which epsilon was computed, or 1, which always holds.
-        low, high = math.log(SMALLEST_DELTA), 0.0
+        low, high = math.log(sys.float_info.min), 0.0
         while high - low > 1e-3:
             middle = (low + high) / 2
-            if self.get_epsilon(math.exp(middle)) <= epsilon:
-                high = middle
-            else:
-                low = middle
+            exceeded = self.get_epsilon(math.exp(middle)) > epsilon
+            low, high = (middle, high) if exceeded else (low, middle)
         return math.exp(high)
 
     def get_privacy_spent(self, delta: float | None = None) -> PrivacySpent:
         """Return epsilon at a delta, by default the configured one."""
         delta = self.config.target_delta if delta is None else delta
-        guarantee = self.guarantee(delta)
-        order = guarantee.order if math.isfinite(guarantee.order) else None
-        return PrivacySpent(guarantee.epsilon, delta, self.num_releases, NAME, order)
+        return PrivacySpent(self.get_epsilon(delta), delta, self.num_releases, NAME)
 
     def would_exceed(
         self, event: GaussianPrivacyEvent, max_epsilon: float | None = None, count: int = 1
@@ -120,9 +115,9 @@ class GaussianAccountant:
         """
         limit = self.config.max_epsilon if max_epsilon is None else max_epsilon
         if limit is None:
-            raise ValueError("Expected max_epsilon, in PrivacyConfig or as an argument, got none.")
+            raise ValueError(f"Expected max_epsilon, in PrivacyConfig or here, got {limit}.")
         after = GaussianAccountant(self.config)
-        after._events = self._events.copy()
+        after._events.update(self._events)
         after.compose(event, count)
         return after.get_epsilon(self.config.target_delta) > validate.real("max_epsilon", limit)
 
@@ -135,19 +130,13 @@ class GaussianAccountant:
         """Restore what `state_dict` returned.
 
         Raises:
-            ValueError: it is of another accountant or configuration, or damaged.
+            ValueError: it is of another accountant or configuration.
         """
-        mine = self.state_dict()
-        if (state.get("backend"), state.get("config")) != (mine["backend"], mine["config"]):
-            raise ValueError(
-                f"Expected the state of an accountant of {self.config}, got one of "
-                f"{validate.shown(state.get('config'))}."
-            )
+        if {**state, "events": []} != GaussianAccountant(self.config).state_dict():
+            shown = validate.shown(state)
+            raise ValueError(f"Expected a state of an accountant of {self.config}, got {shown}.")
         restored = GaussianAccountant(self.config)
-        try:
-            for event in state["events"]:
-                fields = dict(event)
-                restored.compose(count=fields.pop("count"), event=GaussianPrivacyEvent(**fields))
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"Expected events of an accountant's state, but: {error}.") from error
+        for event in state["events"]:
+            fields = dict(event)
+            restored.compose(count=fields.pop("count"), event=GaussianPrivacyEvent(**fields))
         self._events = restored._events

@@ -11,14 +11,14 @@ from randquant._internal import validate
 from randquant.privacy.accounting.accountant import account
 from randquant.privacy.accounting.release import Release, update_distance
 from randquant.privacy.accounting.releases import GaussianRelease
-from randquant.privacy.accounting.sampling import DRAWS, Draw, Sampled
+from randquant.privacy.accounting.sampling import DRAWS, Sampled
 from randquant.privacy.divergence import UNIT
 from randquant.privacy.guarantee import NEIGHBORINGS, UNITS, Guarantee, Neighboring, Unit
 
 Drawn = Literal["poisson", "fixed", "seen"]
 """How a step's records are drawn: as in `sampling.Draw`; or `seen`: nothing is gained by it."""
 
-LEAST_NOISE = 1e-50
+MIN_NOISE = 1e-50
 """Below it, in clip norms, noise counts as none: its epsilon is no float."""
 
 
@@ -52,7 +52,8 @@ class GaussianSteps:
     def __init__(self, neighboring: Neighboring = "zero_out", unit: Unit = "example") -> None:
         validate.choice("neighboring", neighboring, NEIGHBORINGS)
         validate.choice("unit", unit, UNITS)
-        self._neighboring, self._unit = neighboring, unit
+        self._neighboring: Neighboring = neighboring
+        self._unit: Unit = unit
         self._times: Counter[tuple[float, float | None, Drawn, float]] = Counter()
 
     def step(
@@ -75,7 +76,7 @@ class GaussianSteps:
                 `seen` step for each pass it begins, with its least noise, and none for batches.
             rate: see `drawn`; 1 for `seen`.
             count_noise: standard deviation of the noise in a count of the same records that is
-                released beside the sum, each counting 0 or 1, as adaptive clipping does; None for
+                released with the sum, each counting 0 or 1, as adaptive clipping does; None for
                 none.
             times: number of such steps.
 
@@ -96,7 +97,11 @@ class GaussianSteps:
         self._times[noise_multiplier, count_noise, drawn, rate] += times
 
     def epsilon(self, delta: float) -> float:
-        """Bound epsilon from above, in nats; infinity where a step has no noise."""
+        """Bound epsilon from above, in nats; infinity where a step has no noise.
+
+        Raises:
+            ValueError: delta is out of range.
+        """
         return self.guarantee(delta).epsilon
 
     def guarantee(self, delta: float) -> Guarantee:
@@ -106,7 +111,7 @@ class GaussianSteps:
             ValueError: delta is out of range.
         """
         noiseless = any(
-            min(noise, 1.0 if count is None else count) < LEAST_NOISE
+            min(noise, 1.0 if count is None else count) < MIN_NOISE
             for noise, count, *_ in self._times
         )
         if noiseless or not self._times:
@@ -124,18 +129,16 @@ class GaussianSteps:
         one = _one_step(noise, count, self._neighboring)
         if drawn == "seen":
             return replace(one, rounds=times)
-        return Sampled(one, rate, times, drawn, absent=self._absent(noise, count, drawn))
-
-    def _absent(self, noise: float, count: float | None, drawn: Draw) -> GaussianRelease | None:
-        # In place of an absent record another one is there (`fixed`), or zeros count.
-        if (drawn == "fixed") != (self._neighboring == "zero_out"):
-            return None
-        other: Neighboring = "replace_one" if drawn == "fixed" else "zero_out"
-        return _one_step(noise, count, other)
+        absent: GaussianRelease | None = None
+        if (drawn == "fixed") == (self._neighboring == "zero_out"):
+            # In place of an absent record another one is there (`fixed`), or zeros count.
+            other: Neighboring = "replace_one" if drawn == "fixed" else "zero_out"
+            absent = _one_step(noise, count, other)
+        return Sampled(one, rate, times, drawn, absent=absent)
 
 
 def _one_step(noise: float, count: float | None, neighboring: Neighboring) -> GaussianRelease:
-    # theory/gaussian.md, Proposition 6: a sum and a count beside it are one vector. A count moves
+    # theory/gaussian.md, Proposition 6: a sum and its count are one vector. A count moves
     # by 1 under either relation.
     apart = math.hypot(update_distance(1.0, neighboring) / noise, 0 if count is None else 1 / count)
     return GaussianRelease(1 / apart * (1 - 8 * UNIT), 1, 1, "central", neighboring)
