@@ -9,6 +9,9 @@ Unit, relation and sampling are those that Opacus assumes: one example, added or
 number of examples public (`zero_out`), in batches drawn by Poisson sampling.
 """
 
+# pyright: reportMissingImports=false
+# Opacus is an extra, and is not installed everywhere that types are checked.
+
 from __future__ import annotations
 
 from collections.abc import Callable
