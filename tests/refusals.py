@@ -148,6 +148,10 @@ def _calls() -> Iterator[Call]:
     yield call("Sampled.from_cohort", rq.Sampled.from_cohort,
                release=rq.GaussianRelease(1.0, 10, 1),
                population=100, cohort=10, rounds=3)  # fmt: skip
+    yield call("GaussianSteps", rq.GaussianSteps, neighboring="zero_out", unit="example")
+    yield call("GaussianSteps.step", rq.GaussianSteps().step, noise_multiplier=1.0,
+               drawn="poisson", rate=0.1, count_noise=None, times=1)  # fmt: skip
+    yield call("GaussianSteps.epsilon", rq.GaussianSteps().epsilon, delta=1e-5)
     yield call("account", rq.account, releases=[RELEASE], delta=1e-5, quick=True)
     yield call("account of one", lambda release: rq.account([release], 1e-5), release=RELEASE)
     yield call("calibrate", rq.calibrate, build=lambda noise: CentralGaussian(None, noise, 1.0),

@@ -42,6 +42,7 @@ TASKS = [
     "audit",
     "command-line",
     "coming-from",
+    "other-accounts",
 ]
 """Pages whose commands are run, and whose code prints what they say, like the README's."""
 RUN = {"README.md": README, **{f"{n}.md": (DOCS / f"{n}.md").read_text() for n in TASKS}}
@@ -108,6 +109,7 @@ OUTPUTS = {
         "statistics",
         "statistics-on-engines",
         "coming-from",
+        "other-accounts",
         "privacy-statement",
         "release",
     ],
@@ -147,7 +149,7 @@ def test_every_page_with_examples_is_among_them():
     assert {name.rsplit("-", 1)[0] for name in EXAMPLES} == {
         "README.md", "own-loop.md", "helper-sums.md", "account-for-a-run.md", "certify.md",
         "train.md", "plan.md", "proven-sums.md", "sampling.md", "statistics.md",
-        "statistics-on-engines.md", "coming-from.md",
+        "statistics-on-engines.md", "coming-from.md", "other-accounts.md",
     }  # fmt: skip
 
 

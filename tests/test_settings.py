@@ -195,6 +195,13 @@ def accounted(kind, quick=True):
     return lambda **given: rq.account([kind(**given)], 1e-5, quick=quick)
 
 
+def stepped(given=None, **step):
+    """The guarantee of one step."""
+    steps = rq.GaussianSteps(**given or {})
+    steps.step(**step)
+    return steps.guarantee(1e-5)
+
+
 def epsilons(found):
     """What is compared: an epsilon, the noise for one, an error."""
     if isinstance(found, rq.Guarantee | rq.Certificate | rq.SumCertificate):
@@ -234,6 +241,13 @@ COUNTING = {
         {"release": ONE, "population": 100, "cohort": 10, "rounds": 30},
         {"release": (rq.GaussianRelease(2.0, 10, 1), LESS), "population": (200, LESS),
          "cohort": (20, MORE), "rounds": (60, MORE)}, set()),
+    "GaussianSteps": (lambda **given: stepped(given, noise_multiplier=1.0),
+        {"neighboring": "replace_one"},
+        {"neighboring": ("zero_out", LESS), "unit": ("client", OTHER)}, set()),
+    "GaussianSteps.step": (stepped, {"noise_multiplier": 1.0, "times": 3},
+        {"noise_multiplier": (2.0, LESS), "times": (6, MORE), "count_noise": (2.0, MORE),
+         "drawn": ({"drawn": "fixed", "rate": 0.1}, LESS),
+         "rate": ({"drawn": "poisson", "rate": 0.1}, LESS)}, {"self"}),
     "certify": (rq.certify, {"channel": BIT, "order": 4.0},
         {"channel": (NARROW, MORE), "order": (8.0, MORE), "neighboring": ("zero_out", LESS)},
         set()),

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from randquant.privacy.accounting.accountant import account
     from randquant.privacy.accounting.releases import ChannelRelease, GaussianRelease, VectorRelease
     from randquant.privacy.accounting.sampling import Sampled
+    from randquant.privacy.accounting.steps import GaussianSteps
     from randquant.privacy.certificates.coordinate import (
         Certificate,
         certify,
@@ -78,6 +79,7 @@ __all__ = [
     "Counts",
     "Covariance",
     "GaussianRelease",
+    "GaussianSteps",
     "Guarantee",
     "Interval",
     "KaplanMeier",

@@ -6,6 +6,7 @@ from randquant._internal.lazy_imports import lazily
 from randquant.integrations.flower import installed  # noqa: F401 - before what needs it
 
 if TYPE_CHECKING:
+    from randquant.integrations.flower.dp_accountant import GaussianAccountant
     from randquant.integrations.flower.mod import QuantizeMod
     from randquant.integrations.flower.planned import ParameterFree
     from randquant.integrations.flower.strategy import QuantizedStrategy
@@ -20,6 +21,7 @@ __all__ = [
     "TLS",
     "AmongClients",
     "ClientLimits",
+    "GaussianAccountant",
     "Offer",
     "ParameterFree",
     "QuantizeMod",

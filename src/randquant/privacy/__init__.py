@@ -70,6 +70,7 @@ if TYPE_CHECKING:
         amplified,
         run_release,
     )
+    from randquant.privacy.accounting.steps import GaussianSteps
     from randquant.privacy.certificates.coordinate import certify, certify_pair
     from randquant.privacy.certificates.file import channel_record, load_channel, save_channel
     from randquant.privacy.certificates.noise import shift_divergence

@@ -9,6 +9,7 @@ from randquant._internal.lazy_imports import lazily
 from randquant.integrations.flower import installed
 
 if TYPE_CHECKING:
+    from randquant.integrations.flower.dp_accountant import GaussianAccountant
     from randquant.integrations.flower.mod import QuantizeMod
     from randquant.integrations.flower.planned import ParameterFree
     from randquant.integrations.flower.strategy import QuantizedStrategy
@@ -23,6 +24,7 @@ __all__ = [
     "TLS",
     "AmongClients",
     "ClientLimits",
+    "GaussianAccountant",
     "Offer",
     "ParameterFree",
     "QuantizeMod",
