@@ -49,13 +49,18 @@ def test_runs_lists_every_run_below_a_folder(folder, capsys, monkeypatch):
     summary = stores.record_of(folder / "a", "summary")
     assert by_name["a"]["accuracy"] == summary["accuracy"]
     assert by_name["a"]["epsilon"] == summary["guarantee"]["epsilon"]
+    other = summary["other_relation"]
+    assert by_name["a"]["other_relation"] == other
+    assert (other["neighboring"], by_name["half"]["other_relation"]) == ("zero_out", None)
     assert by_name["a"]["bytes_per_upload"] == summary["bytes_per_upload"] == 2600
     assert by_name["a"]["bytes_up"] == 6 * 10 * 2600
     assert by_name["a/baseline"]["epsilon"] is None
     assert (by_name["half"]["rounds"], by_name["half"]["config"]["rounds"]) == (5, 6)
     assert by_name["half"]["epsilon"] > 0
     text = printed(capsys, ["runs", folder])
-    assert round_up(summary["guarantee"]["epsilon"]) in text
+    rows = {line.split()[0]: line.split() for line in text.splitlines() if line}
+    both = [round_up(summary["guarantee"]["epsilon"]), round_up(other["epsilon"])]
+    assert rows[str(folder / "a")][5:7] == both
     assert "5/6" in text
     assert "not a JSON object with a checksum" in text  # what is damaged says why
     (folder / "runs").mkdir(exist_ok=True)

@@ -18,7 +18,7 @@ from randquant.aggregation.worst_case_influence import describe_influence
 from randquant.channels.channel import Channel
 from randquant.mechanisms.registry import notes_on
 from randquant.privacy.certificates.coordinate import certify
-from randquant.privacy.guarantee import MODEL_TERMS, SIMULATED, Guarantee
+from randquant.privacy.guarantee import MODEL_TERMS, NEIGHBORINGS, SIMULATED, Guarantee
 from randquant.reports import meaning, pages
 from randquant.reports import run_pictures as pictures
 from randquant.reports.figures import COLORS, Axis, Figure, line_chart
@@ -459,7 +459,9 @@ def _charts(runs: Sequence[Status], labels: Sequence[str]) -> list[Figure]:
     epsilon = lines(lambda m: m.epsilon)
     if any(math.isfinite(y) for _, points, _ in epsilon for _, y in points):
         # Runs may differ in δ and neighbours: the notes say so, since the curves do not.
-        note = " ".join([f"{SO_FAR} Each at its run's δ.", *(f"{each}." for each in notes(runs))])
+        note = " ".join(
+            [f"{SO_FAR} Each at its run's δ and neighbours.", *(f"{each}." for each in notes(runs))]
+        )
         up = Axis("epsilon (log scale)", log=True, bound=True)
         charts.append(line_chart("Epsilon so far, per round", epsilon, "round", up, note=note))
     return charts
@@ -475,8 +477,8 @@ def _styles(labels: Sequence[str]) -> list[tuple[str, str]]:
 
 def _outcomes(runs: Sequence[Status], labels: Sequence[str]) -> list[Part]:
     columns = (
-        "run", "accuracy, %", "ε ≤", "δ", "neighbours", "trust", "rounds", "bytes per upload",
-        "state",
+        "run", "accuracy, %", "ε ≤, replace one", "ε ≤, zero out", "δ", "protects one",
+        "trust", "rounds", "bytes per upload", "state",
     )  # fmt: skip
     rows = []
     for run, label in zip(runs, labels, strict=True):
@@ -485,9 +487,12 @@ def _outcomes(runs: Sequence[Status], labels: Sequence[str]) -> list[Part]:
             (
                 label,
                 formatting.number(run.accuracy, 2, scale=100),
-                "none" if run.epsilon is None else formatting.spent(run.epsilon),
+                *(
+                    "none" if run.epsilon is None else formatting.spent(run.epsilon_under(relation))
+                    for relation in NEIGHBORINGS
+                ),
                 "" if run.delta is None else formatting.plain(run.delta),
-                _hidden(run),
+                "" if run.guarantee is None else run.config.privacy.unit,
                 "" if run.guarantee is None else run.guarantee.trust,
                 f"{run.rounds:,} of {run.config.rounds:,}",
                 "" if run.bytes_per_upload is None else f"{run.bytes_per_upload:,}",
@@ -500,12 +505,6 @@ def _outcomes(runs: Sequence[Status], labels: Sequence[str]) -> list[Part]:
         DataTable(title, columns, rows, "numbers"),
         Notes([f"{note}." for note in notes(runs)]),
     ]
-
-
-def _hidden(run: Status) -> str:
-    if run.guarantee is None or run.config is None:
-        return ""
-    return f"{run.guarantee.neighboring.replace('_', ' ')} {run.config.privacy.unit}"
 
 
 def _settings(runs: Sequence[Status], labels: Sequence[str]) -> list[Part]:
