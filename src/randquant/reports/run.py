@@ -172,7 +172,7 @@ def _not_covered(run: RunRecord, baseline: RunRecord | None, uncovered: bool) ->
         parts.append("The run without privacy was trained on the clients' data with no protection.")
     if run.summary.loss is not None:
         parts.append(
-            "Accuracy and loss are on test data that belong to no client and are taken to be "
+            "Accuracy, AUC and loss are on test data that belong to no client and are taken to be "
             "public: if they are not, these figures are not covered. Nor is a setting that was "
             "chosen by looking at clients' data."
         )
@@ -187,7 +187,19 @@ def _accuracy_card(run: RunRecord, baseline: RunRecord | None) -> Card:
     if baseline is not None and (reference := baseline.summary.accuracy) is not None:
         difference = f"Difference {minus(f'{100 * (accuracy - reference):+.2f}')} points"
         lines = [f"{100 * reference:.2f}\u00a0% {pictures.WITHOUT}", difference]
-    return "Test accuracy", f"{100 * accuracy:.2f}\u00a0%", lines
+    return "Test accuracy", f"{100 * accuracy:.2f}\u00a0%", [*_of_imbalanced(run.summary), *lines]
+
+
+def _of_imbalanced(summary: RunSummary) -> list[str]:
+    # Where one class is frequent, naming it for all has a high accuracy and tells nothing apart.
+    texts = {
+        "balanced accuracy": ("Balanced accuracy", "each class counts the same"),
+        "AUC": ("AUC", "0.5 is no better than chance"),
+    }
+    return [
+        f"{texts[name][0]} {value:.4f}: {texts[name][1]}"
+        for name, value in summary.of_imbalanced.items()
+    ]
 
 
 def _upload_card(run: RunRecord) -> Card:

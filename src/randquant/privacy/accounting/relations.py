@@ -114,9 +114,9 @@ def in_one_line(stated: Guarantee, other: Guarantee | None) -> str:
 
     Example:
         >>> stated, other = (Guarantee(epsilon, 1e-5, relation, "local", 9.0, 3)
-        ...                  for epsilon, relation in ((3.1, "replace_one"), (1.5, "zero_out")))
+        ...                  for epsilon, relation in ((3.5, "replace_one"), (1.5, "zero_out")))
         >>> print(in_one_line(stated, other))
-        epsilon <= 3.1 (<= 1.5 under zero_out) at delta = 1e-05 (replace_one, local trust)
+        epsilon <= 3.5 (<= 1.5 under zero_out) at delta = 1e-05 (replace_one, local trust)
     """
     bound, at, rest = str(stated).partition(" at delta")
     return f"{bound}{in_short(other)}{at}{rest}"
