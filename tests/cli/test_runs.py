@@ -1,5 +1,6 @@
 """`randquant runs` and `report`."""
 
+import json
 import shutil
 
 import interrupted
@@ -9,7 +10,8 @@ import stores
 from command_line import as_json, printed, refused
 from pages import Page, check_charts, check_self_contained
 
-from randquant._internal import files, round_up
+import randquant
+from randquant._internal import files, round_up, to_json
 from randquant.training import read_run
 
 CONFIG = problems.config_of(
@@ -106,6 +108,21 @@ def test_a_run_builds_its_page_again(folder, capsys, tmp_path):
     assert (folder / "a" / "report.html").read_bytes() == before
     printed(capsys, ["report", folder / "a", "--output", tmp_path / "page.html"])
     assert (tmp_path / "page.html").read_bytes() == before
+    facts = json.loads((tmp_path / "page.facts.json").read_text())
+    assert (folder / "a" / "report.facts.json").read_text() == (
+        tmp_path / "page.facts.json"
+    ).read_text()
+    run = read_run(folder / "a")
+    assert facts["randquant"] == randquant.__version__
+    assert facts["config"] == to_json(run.config)
+    for name in ("guarantee", "other_relation", "participations", "accuracy", "bytes_per_upload"):
+        assert facts[name] == to_json(getattr(run.summary, name)), name
+    assert facts["baseline_accuracy"] == read_run(folder / "a" / "baseline").accuracy
+    words = Page((tmp_path / "page.html").read_text()).words
+    for name in ("covered", "not_covered", "seen_by"):
+        assert facts[name] in words
+    # What no epsilon covers is not archived either.
+    assert not {"seconds", "train_loss", "metrics"} & facts.keys()
     assert "call that began it" in refused(capsys, ["report", folder / "half"])
 
 

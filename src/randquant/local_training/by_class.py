@@ -31,10 +31,11 @@ class ByClass:
         count = len(targets)
         if targets.numel() != count:
             return  # a class at each place, or several tags: no example has one class
-        logits = output.reshape(count, -1).cpu().double().numpy()
-        # Exact differences of float32: a softmax would make ties of scores that differ.
-        scores = logits[:, 1] - logits[:, 0] if logits.shape[1] == 2 else logits[:, 0]
-        self._scores.append(scores if self._classes == 2 else scores[:0])
+        if self._classes == 2:
+            logits = output.reshape(count, -1).cpu().double().numpy()
+            # Exact differences of float32: a softmax would make ties of scores that differ.
+            scores = logits[:, 1] - logits[:, 0] if logits.shape[1] == 2 else logits[:, 0]
+            self._scores.append(scores)
         self._targets.append(targets.reshape(-1).round().cpu().numpy())
         self._right.append(right.reshape(-1).cpu().numpy())
 

@@ -12,7 +12,8 @@ from typing import Any
 
 from randquant._internal import formatting
 from randquant._internal.formatting import minus
-from randquant._internal.serialization import write_atomic
+from randquant._internal.serialization import to_json
+from randquant._internal.version import __version__
 from randquant.aggregation.helper_noise import describe_parties
 from randquant.aggregation.worst_case_influence import describe_influence
 from randquant.channels.channel import Channel
@@ -22,7 +23,7 @@ from randquant.privacy.guarantee import MODEL_TERMS, NEIGHBORINGS, SIMULATED, Gu
 from randquant.reports import meaning, pages
 from randquant.reports import run_pictures as pictures
 from randquant.reports.figures import COLORS, Axis, Figure, line_chart
-from randquant.reports.notebook import Facts
+from randquant.reports.notebook import Facts, write_page
 from randquant.reports.pages import DataTable, Notes, Paragraphs, Part, Section
 from randquant.reports.run_pictures import SO_FAR
 from randquant.training.config import NAMES, TrainConfig, differing, flat, setting_value
@@ -62,18 +63,55 @@ def report_run(folder: Path, path: Path | None = None, *, uncovered: bool = Fals
     Raises:
         ValueError: there is no finished run in the folder, or its files are damaged.
     """
-    text = _rendered(read_finished(folder), folder, uncovered)
-    path = path or folder / REPORT
-    # A folder name may contain bytes that are not UTF-8; they become character references.
-    write_atomic(path, text.encode("utf-8", "xmlcharrefreplace"))
-    return path
+    record = read_finished(folder)
+    return write_page(
+        path or folder / REPORT, _rendered(record, folder, uncovered), _archived(record, folder)
+    )
+
+
+def archive(run: Run) -> dict[str, Any]:
+    """Return the facts of a run for a file beside its page: see `docs/privacy-statement.md`.
+
+    Nothing is in it that the page would not show: no training loss of clients, and no times.
+    """
+    return _archived(run.record, run.folder)
+
+
+def _archived(record: RunRecord, folder: Path) -> dict[str, Any]:
+    baseline, summary = _baseline(folder), record.summary
+    return {
+        "randquant": __version__,
+        **run_facts(record, baseline and baseline.summary),
+        "seen_by": None if summary.guarantee is None else meaning.observer(summary.guarantee),
+        "covered": meaning.covered_by(summary.guarantee, COVERED),
+        "not_covered": _not_covered(record, baseline, uncovered=False),
+    }
+
+
+def run_facts(record: RunRecord, baseline: RunSummary | None) -> dict[str, Any]:
+    """Return the facts that a run's page, its file of facts and the command line have in common."""
+    config, summary = record.config, record.summary
+    mechanism = stored_mechanism(config)
+    channel = None if mechanism is None else mechanism.channel
+    pure = None if channel is None else certify(channel, math.inf)
+    return {
+        "config": config,
+        **to_json(summary),
+        "per_coordinate": pure and {"order": pure.order, "epsilon": pure.epsilon},
+        "baseline_accuracy": baseline and baseline.accuracy,
+        "bits_per_coordinate": summary.bits_per_coordinate,
+        "notes": notes_on(config.mechanism, config.parameters),
+    }
+
+
+def _baseline(folder: Path) -> RunRecord | None:
+    # A baseline that was stopped is not compared with.
+    inner = RunStore(folder / BASELINE)
+    return read_finished(inner.folder) if inner.exists() and inner.has("summary") else None
 
 
 def _rendered(record: RunRecord, folder: Path, uncovered: bool) -> str:
-    inner, mechanism = RunStore(folder / BASELINE), stored_mechanism(record.config)
-    # A baseline that was stopped is not compared with.
-    finished = inner.exists() and inner.has("summary")
-    baseline = read_finished(inner.folder) if finished else None
+    baseline, mechanism = _baseline(folder), stored_mechanism(record.config)
     if mechanism is None or (channel := mechanism.channel) is None:
         return render(record, baseline, uncovered=uncovered)
     # Clients' numbers, such as their loss, are further coordinates of the same update.
@@ -128,7 +166,7 @@ def render(
             Section("Training", pictures.training(run, baseline)),
             Section("Not covered by the guarantee", pictures.uncovered(run) * uncovered),
             Section("One coordinate", pictures.coordinate(channel)),
-            Section("Details", [_config_table(config), _round_table(run)]),
+            Section("Details", [_config_table(config), _round_table(run), Notes([ARCHIVED])]),
         ],
         cards=_cards(run, baseline),
     )
@@ -162,6 +200,10 @@ COVERED = (
 UNSHOWN = (
     "The clients' training loss and the time that rounds took are in the run's records and are not "
     "shown here; rq.report(run, path, uncovered=True) shows them."
+)
+ARCHIVED = (
+    "The facts of this page are in a JSON file beside it too, whose name ends in .facts.json: to "
+    "archive with a privacy statement."
 )
 SHOWN = "The clients' training loss and the time that rounds took, shown below because asked for."
 
