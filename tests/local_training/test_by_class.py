@@ -16,7 +16,7 @@ from torch.nn import functional
 from randquant._internal import to_json
 from randquant.cli import progress
 from randquant.local_training import (
-    IMBALANCE_RATIO,
+    MIN_IMBALANCE_RATIO,
     ByClass,
     Learner,
     auc,
@@ -56,7 +56,7 @@ def test_balanced_accuracy_is_that_of_scikit_learn_where_classes_are_imbalanced(
     predicted = targets[others % len(targets)]  # theirs warns of classes that do not occur
     counts = [count for count in np.bincount(targets) if count]
     found = balanced_accuracy(targets, predicted == targets)
-    if max(counts) < IMBALANCE_RATIO * min(counts):
+    if max(counts) < MIN_IMBALANCE_RATIO * min(counts):
         assert found is None
     else:
         theirs = balanced_accuracy_score(targets, predicted)
@@ -104,9 +104,9 @@ def test_a_learner_measures_both_of_the_model_in_batches(outputs):
 )
 def test_where_they_do_not_apply_nothing_is_stated(classes, targets):
     found = ByClass(classes)
-    assert found.figures() == (None, None)
+    assert found.measured() == (None, None)
     found.add(torch.zeros(len(targets), classes), targets, torch.zeros(targets.shape))
-    assert found.figures() == (None, None)
+    assert found.measured() == (None, None)
 
 
 def test_a_run_of_rare_positives_states_both_and_that_it_tells_nothing_apart(tmp_path):

@@ -43,9 +43,9 @@ def table(folder: Path, run: RunRecord, notes: Sequence[str] = ()) -> list[str]:
     reference = None if baseline is None else baseline.accuracy
     comparison = "" if reference is None else f"   (without privacy {reference:.4f})"
     accuracy = "not measured" if summary.accuracy is None else f"{summary.accuracy:.4f}"
-    beside = (f"{name} {value:.4f}" for name, value in summary.of_imbalanced.items())
+    balanced = (f"{name} {value:.4f}" for name, value in summary.figures_if_imbalanced.items())
     rows = [
-        ("test accuracy", f"{', '.join([accuracy, *beside])}{comparison}"),
+        ("test accuracy", f"{', '.join([accuracy, *balanced])}{comparison}"),
         (
             "upload",
             f"{summary.bytes_per_upload:,} bytes a client and round "

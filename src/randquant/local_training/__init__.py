@@ -6,7 +6,7 @@ from randquant._internal.lazy_imports import lazily
 
 if TYPE_CHECKING:
     from randquant.local_training.by_class import (
-        IMBALANCE_RATIO,
+        MIN_IMBALANCE_RATIO,
         ByClass,
         auc,
         balanced_accuracy,

@@ -6,7 +6,7 @@ import numpy as np
 from scipy.stats import rankdata
 from torch import Tensor
 
-IMBALANCE_RATIO = 1.5
+MIN_IMBALANCE_RATIO = 1.5
 """Classes are imbalanced if the most frequent has this many times the examples of the rarest.
 
 Test data of equally frequent classes, drawn at random, differ by less; at half as much again,
@@ -39,7 +39,7 @@ class ByClass:
         self._targets.append(targets.reshape(-1).round().cpu().numpy())
         self._right.append(right.reshape(-1).cpu().numpy())
 
-    def figures(self) -> tuple[float | None, float | None]:
+    def measured(self) -> tuple[float | None, float | None]:
         """Return `balanced_accuracy` and `auc` of all batches; None where they do not apply."""
         targets = np.concatenate([np.zeros(0), *self._targets]).astype(np.int64)
         # A loss of somebody's own may give a meaning to other labels.
@@ -58,7 +58,7 @@ def balanced_accuracy(targets: np.ndarray, right: np.ndarray) -> float | None:
 
     Returns:
         It, in [0, 1], over the classes that occur; None unless they are imbalanced
-        (IMBALANCE_RATIO). Naming the same class for all has 1 / classes.
+        (MIN_IMBALANCE_RATIO). Naming the same class for all has 1 / classes.
 
     Example:
         >>> balanced_accuracy(np.array([0] * 9 + [1]), np.array([True] * 9 + [False]))
@@ -66,7 +66,7 @@ def balanced_accuracy(targets: np.ndarray, right: np.ndarray) -> float | None:
     """
     seen = np.bincount(targets)
     occurs = seen > 0
-    if seen.max() < IMBALANCE_RATIO * seen[occurs].min():
+    if seen.max() < MIN_IMBALANCE_RATIO * seen[occurs].min():
         return None
     shares = np.bincount(targets, weights=right)[occurs] / seen[occurs]
     return float(shares.mean())

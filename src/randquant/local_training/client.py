@@ -277,7 +277,7 @@ class Learner:
         # The replica is this thread's for training as well.
         work_mode(model, self.problem.dry_run.still)
         accuracy, loss = correct / labels if labels else None, loss / count if count else None
-        return Evaluation(accuracy, loss, *by_class.figures())
+        return Evaluation(accuracy, loss, *by_class.measured())
 
 
 def _group_size(pass_numbers: float, *, on_gpu: bool) -> int:

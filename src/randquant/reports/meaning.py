@@ -68,7 +68,6 @@ def comparison(stated: Guarantee, other: Guarantee | None) -> list[tuple[str, st
 
 
 def coverage(guarantee: Guarantee | None, covered: str, not_covered: str) -> Section:
-    """Return a page's section on what its epsilon covers, and what it does not."""
     return _coverage(covered_by(guarantee, covered), not_covered)
 
 

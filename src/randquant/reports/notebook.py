@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 FACTS_SUFFIX = ".facts.json"
-"""End of the name of the JSON file beside a run's page."""
+"""End of the name of the JSON file next to a run's page."""
 
 Facts = tuple[str, Sequence[str], Sequence[Sequence[str]]]
 """A table's title, its columns and its rows."""
@@ -65,7 +65,7 @@ def report(value: Any, path: str | Path, *, uncovered: bool = False) -> Path:
 
     Args:
         value: as for `plot`.
-        path: of the file, which is replaced as a whole. A Run's facts are written beside it as
+        path: of the file, which is replaced as a whole. A Run's facts are written next to it as
             JSON, to archive: of `report.html` in `report.facts.json`.
         uncovered: of a Run, also show what no epsilon covers, marked as such: the clients' training
             loss, and times.
@@ -98,7 +98,7 @@ def report(value: Any, path: str | Path, *, uncovered: bool = False) -> Path:
 
 
 def write_page(path: Path, text: str, facts: Any = None) -> Path:
-    """Write a page, and its facts beside it as JSON unless they are None; return its path."""
+    """Write a page, and its facts next to it as JSON unless they are None; return its path."""
     from randquant._internal.serialization import to_json, write_atomic
 
     if facts is not None:

@@ -27,9 +27,9 @@ def as_text(plan: Plan) -> list[str]:
     """Write a plan as lines for a terminal."""
     need = plan.need
     rows = [_cells(entry, need) for entry in plan.entries if entry.noise is not None]
-    limits = [[*_limit(limit.name, limit.noise), *[""] * 6] for limit in plan.limits]
-    lines = [*_target(plan), ""]
-    lines += formatting.text(_columns(need), [*rows, *limits])
+    for name, deviation, *relative in (_limit(each.name, each.noise) for each in plan.limits):
+        rows.append([name, deviation, *[""] * 3, *relative, *[""] * 3])
+    lines = [*_target(plan), "", *formatting.text(_columns(need), rows)]
     if plan.parts:
         columns = (*PARTS, *_relations(need))
         lines += ["", f"{_assumed(plan)}:", *formatting.text(columns, _parts(plan))]
@@ -137,8 +137,10 @@ def page(plan: Plan) -> str:
     missing = [(e.mechanism, e.remark) for e in plan.entries if e.noise is None]
     limited = DataTable("Limits", ERRORS, limits, "numbers")
     reasons = DataTable("Out of reach", ("mechanism", "reason"), missing, "claims")
+    verdict, *expected = plan.advice
     sections = [
         Section("", [Notes(_target(plan))], columns=False),
+        Section("What to expect", [Notes(expected)] if expected else [], columns=False),
         Section("", figures(plan) if rows else [], columns=False),
         Section(
             "", [DataTable("Mechanisms by error", _columns(need), rows, "compared")], columns=False
@@ -166,7 +168,7 @@ def page(plan: Plan) -> str:
         )
     )
     title = _TITLES[plan.verdict]
-    return pages.report("randquant plan", "A plan", title, " ".join(plan.advice), sections)
+    return pages.report("randquant plan", "A plan", title, verdict, sections)
 
 
 _TITLES = {
@@ -262,7 +264,9 @@ def _hostile(plan: Plan) -> list[str]:
 
 
 def _columns(need: Need) -> tuple[str, ...]:
-    return (*ERRORS, "bytes up", "as codes", "all rounds", *_relations(need), "parameters")
+    # What decides comes first: a phone shows a few columns, and scrolls to the others.
+    decisive = (*ERRORS[:2], "bytes up", *_relations(need))
+    return (*decisive, *ERRORS[2:], "as codes", "all rounds", "parameters")
 
 
 def _relations(need: Need) -> tuple[str, str]:
@@ -285,14 +289,13 @@ def _with_other(entry: Candidate, need: Need) -> dict[str, Any]:
 def _cells(entry: Candidate, need: Need) -> list[str]:
     assert entry.noise is not None
     name = entry.mechanism + (" (baseline)" if entry.baseline else "")
+    name, deviation, *relative = _limit(name, entry.noise)
     return [
-        *_limit(name, entry.noise),
-        f"{entry.bytes_up:,}",
+        name, deviation, f"{entry.bytes_up:,}", *_epsilons(entry, need), *relative,
         f"{entry.bytes_plain:,}",
         f"{entry.bytes_run:,}" if entry.bytes_run < 10**10 else f"{entry.bytes_run:.3e}",
-        *_epsilons(entry, need),
         _settings(entry),
-    ]
+    ]  # fmt: skip
 
 
 def _limit(name: str, noise: DecodedError) -> list[str]:

@@ -70,7 +70,7 @@ def report_run(folder: Path, path: Path | None = None, *, uncovered: bool = Fals
 
 
 def archive(run: Run) -> dict[str, Any]:
-    """Return the facts of a run for a file beside its page: see `docs/privacy-statement.md`.
+    """Return the facts of a run for a file next to its page: see `docs/privacy-statement.md`.
 
     Nothing is in it that the page would not show: no training loss of clients, and no times.
     """
@@ -202,7 +202,7 @@ UNSHOWN = (
     "shown here; rq.report(run, path, uncovered=True) shows them."
 )
 ARCHIVED = (
-    "The facts of this page are in a JSON file beside it too, whose name ends in .facts.json: to "
+    "The facts of this page are in a JSON file next to it too, whose name ends in .facts.json: to "
     "archive with a privacy statement."
 )
 SHOWN = "The clients' training loss and the time that rounds took, shown below because asked for."
@@ -229,10 +229,10 @@ def _accuracy_card(run: RunRecord, baseline: RunRecord | None) -> Card:
     if baseline is not None and (reference := baseline.summary.accuracy) is not None:
         difference = f"Difference {minus(f'{100 * (accuracy - reference):+.2f}')} points"
         lines = [f"{100 * reference:.2f}\u00a0% {pictures.WITHOUT}", difference]
-    return "Test accuracy", f"{100 * accuracy:.2f}\u00a0%", [*_of_imbalanced(run.summary), *lines]
+    return "Test accuracy", f"{100 * accuracy:.2f}\u00a0%", [*_imbalance_lines(run.summary), *lines]
 
 
-def _of_imbalanced(summary: RunSummary) -> list[str]:
+def _imbalance_lines(summary: RunSummary) -> list[str]:
     # Where one class is frequent, naming it for all has a high accuracy and tells nothing apart.
     texts = {
         "balanced accuracy": ("Balanced accuracy", "each class counts the same"),
@@ -240,7 +240,7 @@ def _of_imbalanced(summary: RunSummary) -> list[str]:
     }
     return [
         f"{texts[name][0]} {value:.4f}: {texts[name][1]}"
-        for name, value in summary.of_imbalanced.items()
+        for name, value in summary.figures_if_imbalanced.items()
     ]
 
 

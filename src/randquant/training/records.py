@@ -186,8 +186,8 @@ class RunSummary:
         return 8 * self.bytes_per_upload / self.dimension
 
     @property
-    def of_imbalanced(self) -> Mapping[str, float]:
-        """Figures to read beside the accuracy, by name; empty unless classes are imbalanced."""
+    def figures_if_imbalanced(self) -> Mapping[str, float]:
+        """Figures to read with the accuracy, by name; empty unless classes are imbalanced."""
         if self.balanced_accuracy is None:
             return {}
         named = {"balanced accuracy": self.balanced_accuracy, "AUC": self.auc}

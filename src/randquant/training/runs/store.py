@@ -34,7 +34,8 @@ from randquant.training.config import NAMES, TrainConfig, check_config, setting_
 from randquant.training.records import RoundMetrics, RunRecord, RunSummary, SentRounds
 
 NAME = "run.sqlite"
-REPORT, FACTS = "report.html", "report.facts.json"
+REPORT = "report.html"
+FACTS_FILE_NAME = "report.facts.json"
 BASELINE = "baseline"
 
 RECORDS = {
@@ -231,7 +232,9 @@ class RunStore:
         """
         # Neither the report nor the summary covers what follows. The report goes first, and for
         # good: a kill in between leaves no page that states less than the record.
-        stale = [path for name in (REPORT, FACTS) if (path := self.folder / name).exists()]
+        stale = [
+            path for name in (REPORT, FACTS_FILE_NAME) if (path := self.folder / name).exists()
+        ]
         for path in stale:
             path.unlink()
         if stale:
