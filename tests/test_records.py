@@ -175,7 +175,7 @@ ROUND = RoundMetrics(
     train_loss=0.5, bytes_up=101, seconds_gradient=1.5, seconds_protect=2.5, mean="ab" * 16,
     mean_norm=3.5, noise_norm=4.5, numbers={"loss": 5.5, "loss_deviation": 6.5}, round=7,
     accuracy=0.25, loss=0.75, seconds_evaluate=8.5, participations=4, epsilon=9.5, delta=1e-6,
-    neighboring="zero_out",
+    neighboring="zero_out", balanced_accuracy=0.375, auc=0.625,
 )  # fmt: skip
 SUMMARY = RunSummary(
     0.25, 0.75, 101, 202, 4, GUARANTEE, 5, "why", 303,
@@ -183,6 +183,7 @@ SUMMARY = RunSummary(
     dataclasses.replace(GUARANTEE, epsilon=1.5, releases=6),
     dataclasses.replace(GUARANTEE, epsilon=5.5, neighboring="replace_one"),
     dataclasses.replace(GUARANTEE, epsilon=7.5, neighboring="replace_one", unit="client"),
+    0.375, 0.625,
 )  # fmt: skip
 TERMS = Terms(bytes(16), (1, 2, 3, 4, 9, 12, 13), 7, 11, least=5, neighbours=4, threshold=4)
 ROW = RoundRow(1, 2.5, 3, 4, 5, 6, 7, "why")

@@ -1,5 +1,6 @@
 """`randquant runs` and `report`."""
 
+import json
 import shutil
 
 import interrupted
@@ -9,7 +10,8 @@ import stores
 from command_line import as_json, printed, refused
 from pages import Page, check_charts, check_self_contained
 
-from randquant._internal import files, round_up
+import randquant
+from randquant._internal import files, round_up, to_json
 from randquant.training import read_run
 
 CONFIG = problems.config_of(
@@ -49,13 +51,18 @@ def test_runs_lists_every_run_below_a_folder(folder, capsys, monkeypatch):
     summary = stores.record_of(folder / "a", "summary")
     assert by_name["a"]["accuracy"] == summary["accuracy"]
     assert by_name["a"]["epsilon"] == summary["guarantee"]["epsilon"]
+    other = summary["other_relation"]
+    assert by_name["a"]["other_relation"] == other
+    assert (other["neighboring"], by_name["half"]["other_relation"]) == ("zero_out", None)
     assert by_name["a"]["bytes_per_upload"] == summary["bytes_per_upload"] == 2600
     assert by_name["a"]["bytes_up"] == 6 * 10 * 2600
     assert by_name["a/baseline"]["epsilon"] is None
     assert (by_name["half"]["rounds"], by_name["half"]["config"]["rounds"]) == (5, 6)
     assert by_name["half"]["epsilon"] > 0
     text = printed(capsys, ["runs", folder])
-    assert round_up(summary["guarantee"]["epsilon"]) in text
+    rows = {line.split()[0]: line.split() for line in text.splitlines() if line}
+    both = [round_up(summary["guarantee"]["epsilon"]), round_up(other["epsilon"])]
+    assert rows[str(folder / "a")][5:7] == both
     assert "5/6" in text
     assert "not a JSON object with a checksum" in text  # what is damaged says why
     (folder / "runs").mkdir(exist_ok=True)
@@ -101,6 +108,21 @@ def test_a_run_builds_its_page_again(folder, capsys, tmp_path):
     assert (folder / "a" / "report.html").read_bytes() == before
     printed(capsys, ["report", folder / "a", "--output", tmp_path / "page.html"])
     assert (tmp_path / "page.html").read_bytes() == before
+    facts = json.loads((tmp_path / "page.facts.json").read_text())
+    assert (folder / "a" / "report.facts.json").read_text() == (
+        tmp_path / "page.facts.json"
+    ).read_text()
+    run = read_run(folder / "a")
+    assert facts["randquant"] == randquant.__version__
+    assert facts["config"] == to_json(run.config)
+    for name in ("guarantee", "other_relation", "participations", "accuracy", "bytes_per_upload"):
+        assert facts[name] == to_json(getattr(run.summary, name)), name
+    assert facts["baseline_accuracy"] == read_run(folder / "a" / "baseline").accuracy
+    words = Page((tmp_path / "page.html").read_text()).words
+    for name in ("covered", "not_covered", "seen_by"):
+        assert facts[name] in words
+    # What no epsilon covers is not archived either.
+    assert not {"seconds", "train_loss", "metrics"} & facts.keys()
     assert "call that began it" in refused(capsys, ["report", folder / "half"])
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import logging
 import re
 import sqlite3
 from dataclasses import replace
@@ -23,12 +25,16 @@ from flower_rounds import (
     run,
 )
 from flwr.serverapp.strategy import FedAdam, FedAvgM
+from pages import Page
 
 import randquant as rq
+from randquant import cli
 from randquant._internal import serialization
+from randquant._internal.rounding import round_up
 from randquant.integrations import QuantizedStrategy
 from randquant.integrations.flower import state
-from randquant.privacy import account
+from randquant.privacy import NEIGHBORINGS, account
+from randquant.reports.flower import page
 from randquant.rounds import Offer, RoundEvent, RunAccountant, ServerStore
 
 
@@ -42,6 +48,31 @@ def test_epsilon_is_that_of_the_accountant_and_training_ends_before_the_limit():
     found = strategy.accountant.get_privacy_spent()
     assert found == account([mechanism.release(5, 3)], 1e-5)
     assert found.trust == "aggregate"
+
+
+@pytest.mark.parametrize("neighboring", NEIGHBORINGS)
+def test_logs_and_page_state_both_figures_that_account_prints(neighboring, capsys, caplog):
+    caplog.set_level(logging.INFO, logger="flwr")
+    privacy = rq.Privacy(neighboring=neighboring)
+    _, _, strategy = one_round(noisy(cohort=5), rounds=2, privacy=privacy)
+    words = (
+        "account stochastic-rounding --clip 0.3 --levels 2 --margin 0.7 --clip-norm 1 --cohort 5 "
+        f"--trust aggregate --dimension 5 --rounds 2 --neighboring {neighboring} --json"
+    )
+    assert cli.main(words.split()) == 0
+    stated = json.loads(capsys.readouterr().out)
+    other = stated["other_relation"]
+    assert serialization.to_json(strategy.accountant.other_relation) == other
+    figure = f"(<= {round_up(other['epsilon'])} under {other['neighboring']})"
+    said = [record.getMessage() for record in caplog.records]
+    for start in (f"randquant: epsilon <= {round_up(stated['epsilon'])} {figure} at delta = 1e-05 ",
+                  f"randquant: round 2: ε ≤ {round_up(stated['epsilon'])} {figure}; "):  # fmt: skip
+        assert sum(line.startswith(start) for line in said) == 1, start
+    words = Page(page(strategy.outcome())).words.replace("\u00a0", " ")
+    # On the card and in the paragraph on others' figures.
+    change = "left out (zero out)" if other["neighboring"] == "zero_out" else "replaced"
+    assert f"ε ≤ {round_up(other['epsilon'])} if one client is {change}" in words
+    assert words.count(f"ε ≤ {round_up(other['epsilon'])}") == 2
 
 
 def test_clients_that_have_spent_their_epsilon_are_left_out_while_others_go_on():

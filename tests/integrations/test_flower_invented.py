@@ -55,11 +55,17 @@ def test_what_a_server_learns_that_invents_all_others_is_in_the_log_and_can_be_l
     assert (round_up(stated, 3), round_up(alone, 3)) == ("0.723", "22.9")
     assert lower_end([in_a_sum_of_one(ROUNDS)], 1e-5) > 20
     said = [record.getMessage() for record in caplog.records if "answers" in record.getMessage()]
+    others = [
+        account([release], 1e-5, quick=True).epsilon
+        for release in (MECHANISM.release(DIMENSION, ROUNDS, "zero_out"),
+                        in_a_sum_of_one(ROUNDS, "zero_out"))
+    ]  # fmt: skip
     assert said[-1] == (
-        f"randquant: this client's answers so far: epsilon <= {round_up(stated)} at delta = 1e-05 "
-        f"if every sum has at least 399 honest others, and epsilon <= {round_up(alone)} if all "
-        "others are invented; without a directory this client cannot know that the other clients "
-        "exist."
+        f"randquant: this client's answers so far: epsilon <= {round_up(stated)} "
+        f"(<= {round_up(others[0])} under zero_out) at delta = 1e-05 if every sum has at least 399 "
+        f"honest others, and epsilon <= {round_up(alone)} (<= {round_up(others[1])} under "
+        "zero_out) if all others are invented; without a directory this client cannot know that "
+        "the other clients exist."
     )
     assert said[-1] in " ".join(DOCS.read_text().split())
 
@@ -135,8 +141,8 @@ def of_victim(mod):
     return grid_of(mod, [VICTIM])
 
 
-def in_a_sum_of_one(rounds):
-    return VectorRelease(NOISY, 1.0, MECHANISM.size(DIMENSION), rounds)
+def in_a_sum_of_one(rounds, neighboring="replace_one"):
+    return VectorRelease(NOISY, 1.0, MECHANISM.size(DIMENSION), rounds, neighboring=neighboring)
 
 
 def figures(rounds):

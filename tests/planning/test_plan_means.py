@@ -66,7 +66,7 @@ def test_text_page_and_json_have_the_table(found, capsys):
     assert f"coordinates={best.coordinates}" in code(best, found.need)
     assert "Fewer coordinates" in page(found)
     assert f"{best.coordinates:,} coordinates (recommended)" in display(found)
-    assert as_json(found)["parts"][0].coordinates == 16_384
+    assert as_json(found)["parts"][0]["coordinates"] == 16_384
     [told] = as_json(found)["hostile"]
     assert told == describe_influence(found.mechanism, found.need.dimension, found.need.cohort)
     assert told in text

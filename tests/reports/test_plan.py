@@ -1,9 +1,14 @@
 """Pictures of plans and comparisons: each mark at its numbers, what is out of reach is named."""
 
 import dataclasses
+import json
 import math
 
+from pages import Page
+
 import randquant as rq
+from randquant import cli
+from randquant._internal.rounding import round_up
 from randquant.planning import Candidate, DecodedError, Limit, compare
 from randquant.privacy import Interval
 from randquant.reports import comparison, plan
@@ -31,6 +36,26 @@ def test_a_plan_marks_who_is_not_beaten_and_names_who_is_missing():
     assert "Out of reach: d, e." in figure.note
     (figure,) = plan.figures(dataclasses.replace(PLANNED, entries=found))
     assert "Out of reach" not in figure.note
+
+
+def test_each_row_of_a_plan_states_both_figures_that_account_prints(capsys):
+    (found,) = PLANNED.entries
+    options = [f"--{name.replace('_', '-')}={value}" for name, value in found.parameters.items()]
+    words = ["account", "skellam", *options, "--trust=aggregate", "--cohort=10", "--dimension=9",
+             f"--rounds={PLANNED.need.participations}", "--json"]  # fmt: skip
+    assert cli.main(words) == 0
+    stated = json.loads(capsys.readouterr().out)
+    other = stated["other_relation"]
+    assert other["epsilon"] < stated["epsilon"] == found.guarantee.epsilon
+    (row,) = plan.as_json(PLANNED)["entries"]
+    assert row["other_relation"] == other
+    both = [round_up(stated["epsilon"]), round_up(other["epsilon"])]
+    (line,) = (line for line in plan.as_text(PLANNED) if line.startswith("skellam"))
+    assert " ".join(both) in " ".join(line.split())
+    table = [*plan.facts(PLANNED)[1:]]
+    assert table[0][-2:] == ("ε ≤, replace_one", "ε ≤, zero_out")
+    assert list(table[1][0][-2:]) == both
+    assert " ".join(both) in Page(plan.page(PLANNED)).words
 
 
 def measured(name, epsilon, mse):

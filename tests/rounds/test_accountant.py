@@ -134,4 +134,30 @@ def test_beside_one_example_all_data_of_a_client_are_stated(neighboring):
     whole.compose(RoundEvent(offer, clients), 3)
     one, every = accountant.get_privacy_spent(), whole.get_privacy_spent()
     assert (one.unit, accountant.client_guarantee()) == ("example", every)
-    assert accountant.summary().startswith(f"one example: {one}; all data of a client: {every}")
+    said = f"one example: {accountant.spent_text()}; all data of a client: {whole.spent_text()}"
+    assert accountant.summary().startswith(said)
+
+
+def test_where_one_clients_figure_is_not_derived_none_is_stated(monkeypatch):
+    """The other relation's figure is the largest of all clients', or there is none."""
+    accountant = RunAccountant(DELTA)
+    assert accountant.other_relation is None  # nothing was released
+    accountant.compose(RoundEvent(OFFERS[1], frozenset({2})), 4)
+    alone = accountant.other_relation
+    accountant.compose(RoundEvent(OFFERS[0], frozenset({1})), 2)
+    both = accountant.other_relation
+    each = [account([o.release(n, "zero_out", "local")], DELTA).epsilon
+            for o, n in zip(OFFERS, (2, 4), strict=True)]  # fmt: skip
+    assert (both.neighboring, both.epsilon, alone.epsilon) == ("zero_out", max(each), each[1])
+    assert accountant.summary().count(" under zero_out)") == 1
+    release = Offer.release
+
+    def one_relation(offer, rounds, neighboring, trust):
+        if offer == OFFERS[0] and neighboring == "zero_out":
+            raise ValueError("not derived")
+        return release(offer, rounds, neighboring, trust)
+
+    monkeypatch.setattr(Offer, "release", one_relation)
+    accountant.compose(RoundEvent(OFFERS[0], frozenset({1})), 97)  # a cost that is not cached
+    assert accountant.other_relation is None
+    assert "zero_out" not in accountant.summary()

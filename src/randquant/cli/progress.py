@@ -9,10 +9,10 @@ from typing import Any
 
 from randquant._internal.formatting import count
 from randquant._internal.rounding import round_up
-from randquant._internal.serialization import to_json
 from randquant.privacy.accounting.relations import other_relation_lines
 from randquant.privacy.certificates.coordinate import Certificate, certify
 from randquant.privacy.guarantee import MODEL_TERMS
+from randquant.reports.run import run_facts
 from randquant.training.config import TrainConfig
 from randquant.training.configured import describe_upload
 from randquant.training.records import RunRecord, RunSummary
@@ -28,16 +28,10 @@ def result(folder: Path, run: RunRecord, notes: Sequence[str] = ()) -> dict[str,
         run: its record.
         notes: on what its mechanism has chosen by itself.
     """
-    baseline, summary = _baseline(folder), run.summary
-    channel = _certificate(run.config)
     return {
         "run": str(folder),
         "report": str(folder / "report.html"),
-        "config": run.config,
-        **to_json(summary),
-        "per_coordinate": channel and {"order": channel.order, "epsilon": channel.epsilon},
-        "baseline_accuracy": baseline and baseline.accuracy,
-        "bits_per_coordinate": summary.bits_per_coordinate,
+        **run_facts(run, _baseline(folder)),
         "seconds": run.seconds,
         "notes": list(notes),
     }
@@ -49,8 +43,9 @@ def table(folder: Path, run: RunRecord, notes: Sequence[str] = ()) -> list[str]:
     reference = None if baseline is None else baseline.accuracy
     comparison = "" if reference is None else f"   (without privacy {reference:.4f})"
     accuracy = "not measured" if summary.accuracy is None else f"{summary.accuracy:.4f}"
+    balanced = (f"{name} {value:.4f}" for name, value in summary.figures_if_imbalanced.items())
     rows = [
-        ("test accuracy", f"{accuracy}{comparison}"),
+        ("test accuracy", f"{', '.join([accuracy, *balanced])}{comparison}"),
         (
             "upload",
             f"{summary.bytes_per_upload:,} bytes a client and round "

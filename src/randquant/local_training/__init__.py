@@ -5,6 +5,12 @@ from typing import TYPE_CHECKING
 from randquant._internal.lazy_imports import lazily
 
 if TYPE_CHECKING:
+    from randquant.local_training.by_class import (
+        MIN_IMBALANCE_RATIO,
+        ByClass,
+        auc,
+        balanced_accuracy,
+    )
     from randquant.local_training.client import MAX_GROUP_CLIENTS_ON_CPU, Learner
     from randquant.local_training.curvature import small_step, step_length
     from randquant.local_training.examples import StoredExamples, as_examples

@@ -14,6 +14,7 @@ from torch import nn
 from randquant.channels.keys import Key
 from randquant.local_training.batch_norm import ServerStatistics
 from randquant.local_training.batches import BatchReader
+from randquant.local_training.by_class import ByClass
 from randquant.local_training.clients import MADE_UP_BATCH_SIZE, error_context
 from randquant.local_training.curvature import gradients
 from randquant.local_training.dry_run import work_mode
@@ -253,6 +254,7 @@ class Learner:
         model, classes = self._copies.shared().eval(), self.problem.dry_run.classes
         binary = self.problem.binary
         correct, labels, loss, count = 0, 0, 0.0, 0
+        by_class = ByClass(classes or 2)
         # Clients may be on several threads, which `seeded` does not allow, unless they draw.
         unseeded = client is not None and not self.problem.dry_run.draws
         with torch.inference_mode(), nullcontext() if unseeded else seeded(0, self._device):
@@ -269,9 +271,13 @@ class Learner:
                     )
                     correct += int(hits.sum())
                     labels += targets.numel()
+                    # A client that sends its accuracy sends no other figure of its data.
+                    if client is None:
+                        by_class.add(output, targets, hits)
         # The replica is this thread's for training as well.
         work_mode(model, self.problem.dry_run.still)
-        return Evaluation(correct / labels if labels else None, loss / count if count else None)
+        accuracy, loss = correct / labels if labels else None, loss / count if count else None
+        return Evaluation(accuracy, loss, *by_class.measured())
 
 
 def _group_size(pass_numbers: float, *, on_gpu: bool) -> int:

@@ -42,7 +42,11 @@ class Evaluation:
     Attributes:
         accuracy: None where the task is not a classification, or there are no test data.
         loss: None where there are no test data.
+        balanced_accuracy: mean of the classes' accuracies; None unless classes are imbalanced.
+        auc: area under the ROC curve; None unless there are two classes.
     """
 
     accuracy: float | None
     loss: float | None
+    balanced_accuracy: float | None = None
+    auc: float | None = None

@@ -345,16 +345,7 @@ class Plan:
     @property
     def other_relation(self) -> Guarantee | None:
         """The recommended mechanism's guarantee under the relation that the plan is not for."""
-        if self.recommended is None:
-            return None
-        need, mechanism = self.need, self.mechanism
-        rounds = need.participations if need.cohorts is None else need.rounds
-        return under_other_relation(
-            self.recommended.guarantee,
-            lambda each: run_release(
-                mechanism, need.dimension, rounds, each, cohorts=need.cohorts
-            ),
-        )  # fmt: skip
+        return None if self.recommended is None else other_guarantee(self.recommended, self.need)
 
     @property
     def mechanism(self) -> UpdateMechanism:
@@ -375,6 +366,18 @@ def built(entry: Candidate, need: Need) -> UpdateMechanism:
     """An entry's mechanism, from its parameters; of an entry that meets the target."""
     setting = need.sending(entry.coordinates).setting
     return tuned_mechanism(entry.mechanism, setting, entry.parameters)
+
+
+def other_guarantee(entry: Candidate, need: Need) -> Guarantee | None:
+    """An entry's guarantee under the relation that the plan is not for; None without one."""
+    if entry.guarantee is None:
+        return None
+    mechanism = built(entry, need)
+    rounds = need.participations if need.cohorts is None else need.rounds
+    return under_other_relation(
+        entry.guarantee,
+        lambda each: run_release(mechanism, need.dimension, rounds, each, cohorts=need.cohorts),
+    )
 
 
 def code(entry: Candidate, need: Need) -> str:

@@ -164,7 +164,9 @@ def page(table: Table) -> str:
 
 
 def _title(table: Table) -> str:
-    return f"{formatting.count(table.records, 'record')}, {bound(table.guarantee.epsilon)}"
+    # Unbroken: a narrow heading must not part the sign from its number.
+    epsilon = bound(table.guarantee.epsilon).replace(" ", "\u00a0")
+    return f"{formatting.count(table.records, 'record')}, {epsilon}"
 
 
 def _promise(guarantee: Guarantee) -> str:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 
 from randquant._internal import formatting
-from randquant.privacy.guarantee import Guarantee
 from randquant.reports import meaning, pages
 from randquant.reports.figures import Axis, Figure, line_chart
 from randquant.reports.notebook import Facts
@@ -71,9 +70,8 @@ def facts(history: History) -> Facts:
 
 def page(history: History) -> str:
     """Write a run as the text of one HTML page."""
-    rows, guarantee = history.rows, history.guarantee
-    cards = [_accuracy(history.measured), _guarantee(guarantee, history.target), _clients(rows),
-             _upload(rows)]  # fmt: skip
+    rows = history.rows
+    cards = [_accuracy(history.measured), _guarantee(history), _clients(rows), _upload(rows)]
     notes = [f"Round {row.round} failed, the model stayed: {row.failed}" for row in rows
              if row.failed]  # fmt: skip
     table = DataTable(*facts(history), "numbers")
@@ -103,9 +101,11 @@ def _accuracy(measured: Measured) -> Card:
     return "Accuracy", "Not measured", ["no evaluate_fn and no number returned accuracy"]
 
 
-def _guarantee(guarantee: Guarantee, target: float | None) -> Card:
+def _guarantee(history: History) -> Card:
+    guarantee, target = history.guarantee, history.target
     lines = [
         f"at δ = {formatting.minus(formatting.plain(guarantee.delta))}",
+        *meaning.other_figure(history.other_relation),
         "no target was set" if target is None else f"target: {formatting.bound(target)}",
     ]
     unit = "client" if guarantee.unit == "client" else "example, not of all data of a client"
@@ -143,10 +143,11 @@ def _meaning(history: History) -> Paragraphs:
     summed = guarantee.trust == "aggregate"
     if not math.isinf(guarantee.epsilon):
         assumed = f"{formatting.bound(guarantee.epsilon)} {history.assumes}."
-        known = MEMBERS if history.helped else DIRECTORY
-        assumed = assumed.replace("epsilon <= ", "ε\u00a0≤\u00a0") + f" {known}" * summed
+        assumed = assumed.replace("epsilon <=", "ε\u00a0<=").replace("<= ", "≤\u00a0")
+        assumed += f" {MEMBERS if history.helped else DIRECTORY}" * summed
         items = [
             ("What is promised.", meaning.promise(guarantee)),
+            *meaning.comparison(guarantee, history.other_relation),
             ("What it assumes.", assumed),
             *meaning.size(guarantee),
         ]

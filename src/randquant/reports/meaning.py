@@ -68,10 +68,13 @@ def comparison(stated: Guarantee, other: Guarantee | None) -> list[tuple[str, st
 
 
 def coverage(guarantee: Guarantee | None, covered: str, not_covered: str) -> Section:
-    """Return a page's section on what its epsilon covers, and what it does not."""
-    if guarantee is None or math.isinf(guarantee.epsilon):
-        covered = "Nothing: no finite ε is proven."
-    return _coverage(covered, not_covered)
+    return _coverage(covered_by(guarantee, covered), not_covered)
+
+
+def covered_by(guarantee: Guarantee | None, covered: str) -> str:
+    """Return what a guarantee covers: nothing without a finite epsilon."""
+    finite = guarantee is not None and math.isfinite(guarantee.epsilon)
+    return covered if finite else "Nothing: no finite ε is proven."
 
 
 def coverage_without_data(covered: str, not_covered: str) -> Section:

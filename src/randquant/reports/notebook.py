@@ -8,11 +8,15 @@ before it is needed.
 from __future__ import annotations
 
 import importlib
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+FACTS_SUFFIX = ".facts.json"
+"""End of the name of the JSON file next to a run's page."""
 
 Facts = tuple[str, Sequence[str], Sequence[Sequence[str]]]
 """A table's title, its columns and its rows."""
@@ -61,7 +65,8 @@ def report(value: Any, path: str | Path, *, uncovered: bool = False) -> Path:
 
     Args:
         value: as for `plot`.
-        path: of the file, which is replaced as a whole.
+        path: of the file, which is replaced as a whole. A Run's facts are written next to it as
+            JSON, to archive: of `report.html` in `report.facts.json`.
         uncovered: of a Run, also show what no epsilon covers, marked as such: the clients' training
             loss, and times.
 
@@ -81,8 +86,6 @@ def report(value: Any, path: str | Path, *, uncovered: bool = False) -> Path:
         >>> path.read_text().startswith("<!doctype html>")
         True
     """
-    from randquant._internal.serialization import write_atomic
-
     home = _home(value)
     if uncovered and home.__name__ != "randquant.reports.run":
         raise ValueError(
@@ -90,9 +93,20 @@ def report(value: Any, path: str | Path, *, uncovered: bool = False) -> Path:
             "out nothing that could be shown."
         )
     text = home.page(value, uncovered=True) if uncovered else home.page(value)
+    archive = getattr(home, "archive", None)
+    return write_page(Path(path), text, None if archive is None else archive(value))
+
+
+def write_page(path: Path, text: str, facts: Any = None) -> Path:
+    """Write a page, and its facts next to it as JSON unless they are None; return its path."""
+    from randquant._internal.serialization import to_json, write_atomic
+
+    if facts is not None:
+        text_of_facts = json.dumps(to_json(facts), indent=1, ensure_ascii=False) + "\n"
+        write_atomic(path.with_suffix(FACTS_SUFFIX), text_of_facts.encode())
     # A folder name may contain bytes that are not UTF-8; they become character references.
-    write_atomic(Path(path), text.encode("utf-8", "xmlcharrefreplace"))
-    return Path(path)
+    write_atomic(path, text.encode("utf-8", "xmlcharrefreplace"))
+    return path
 
 
 def display(value: Any) -> str:

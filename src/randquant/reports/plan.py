@@ -8,32 +8,31 @@ from typing import Any
 from randquant._internal import formatting
 from randquant._internal.formatting import count, minus
 from randquant._internal.rounding import round_up
+from randquant._internal.serialization import to_json
 from randquant.aggregation.worst_case_influence import describe_influence
 from randquant.mechanisms.registry import channel_mechanisms, notes_on
-from randquant.planning.plans import Candidate, DecodedError, Need, Plan, code
-from randquant.privacy.accounting.relations import other_relation_lines
+from randquant.planning.plans import Candidate, DecodedError, Need, Plan, code, other_guarantee
+from randquant.privacy.accounting.relations import other_relation, other_relation_lines
 from randquant.privacy.guarantee import MODEL_TERMS
 from randquant.reports import meaning, pages
 from randquant.reports.figures import Axis, Figure, Mark, ScatterPlot, Series
 from randquant.reports.notebook import Facts
 from randquant.reports.pages import CodeLine, DataTable, Notes, Section
 
-COLUMN_NAMES = ("mechanism", "deviation", "/ Gaussian", "noise / mean", "of the run", "bytes up",
-           "as codes", "all rounds", "epsilon", "parameters")  # fmt: skip
-
-
-PARTS = ("mechanism", "coordinates", "bytes up", "deviation", "epsilon")
+ERRORS = ("mechanism", "deviation", "/ Gaussian", "noise / mean", "of the run")
+PARTS = ("mechanism", "coordinates", "bytes up", "deviation")
 
 
 def as_text(plan: Plan) -> list[str]:
     """Write a plan as lines for a terminal."""
     need = plan.need
-    rows = [_cells(entry) for entry in plan.entries if entry.noise is not None]
-    limits = [_limit(limit.name, limit.noise) for limit in plan.limits]
-    lines = [*_target(plan), ""]
-    lines += formatting.text(COLUMN_NAMES, [*rows, *limits])
+    rows = [_cells(entry, need) for entry in plan.entries if entry.noise is not None]
+    for name, deviation, *relative in (_limit(each.name, each.noise) for each in plan.limits):
+        rows.append([name, deviation, *[""] * 3, *relative, *[""] * 3])
+    lines = [*_target(plan), "", *formatting.text(_columns(need), rows)]
     if plan.parts:
-        lines += ["", f"{_assumed(plan)}:", *formatting.text(PARTS, _parts(plan))]
+        columns = (*PARTS, *_relations(need))
+        lines += ["", f"{_assumed(plan)}:", *formatting.text(columns, _parts(plan))]
     missing = [f"{e.mechanism}: {e.remark}" for e in plan.entries if e.noise is None]
     missing += [*_left_out(plan), *_defaults(plan)]
     lines += ["", *missing] if missing else []
@@ -54,7 +53,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
     best = plan.recommended
     return {
         "need": plan.need,
-        "entries": list(plan.entries),
+        "entries": [_with_other(entry, plan.need) for entry in plan.entries],
         "limits": list(plan.limits),
         "verdict": plan.verdict,
         "kept": plan.kept,
@@ -64,7 +63,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "other_relation": plan.other_relation,
         "code": None if best is None else code(best, plan.need),
         "left_out": list(plan.left_out),
-        "parts": list(plan.parts),
+        "parts": [_with_other(part, plan.need) for part in plan.parts],
         "notes": _defaults(plan),
     }
 
@@ -113,14 +112,15 @@ def facts(plan: Plan) -> Facts:
             name + " (recommended)" * (entry is plan.recommended),
             f"{entry.noise.deviation:.4g}",
             f"{entry.bytes_up:,}",
-            round_up(entry.guarantee.epsilon),
+            *_epsilons(entry, plan.need),
         )
         for name, entry in candidates
-        if entry.noise is not None and entry.guarantee is not None
+        if entry.noise is not None
     ]
-    rows += [(e.mechanism, "out of reach", "", "") for e in plan.entries if e.noise is None]
-    rows += [(limit.name, f"{limit.noise.deviation:.4g}", "", "") for limit in plan.limits]
-    return f"Plan: {plan.verdict}", ("mechanism", "error", "bytes up", "ε ≤"), rows
+    rows += [(e.mechanism, "out of reach", *[""] * 3) for e in plan.entries if e.noise is None]
+    rows += [(limit.name, f"{limit.noise.deviation:.4g}", *[""] * 3) for limit in plan.limits]
+    relations = (name.replace("epsilon", "ε ≤") for name in _relations(plan.need))
+    return f"Plan: {plan.verdict}", ("mechanism", "error", "bytes up", *relations), rows
 
 
 def page(plan: Plan) -> str:
@@ -131,16 +131,19 @@ def page(plan: Plan) -> str:
         script but its own, and it says everything without that script.
         A printed epsilon is never below the accountant's.
     """
-    rows = [_typeset(_cells(entry)) for entry in plan.entries if entry.noise is not None]
-    limits = [_typeset(_limit(limit.name, limit.noise)) for limit in plan.limits]
+    need = plan.need
+    rows = [_typeset(_cells(entry, need)) for entry in plan.entries if entry.noise is not None]
+    limits = [[*map(minus, _limit(limit.name, limit.noise))] for limit in plan.limits]
     missing = [(e.mechanism, e.remark) for e in plan.entries if e.noise is None]
-    limited = DataTable("Limits", COLUMN_NAMES[:5], [row[:5] for row in limits], "numbers")
+    limited = DataTable("Limits", ERRORS, limits, "numbers")
     reasons = DataTable("Out of reach", ("mechanism", "reason"), missing, "claims")
+    verdict, *expected = plan.advice
     sections = [
         Section("", [Notes(_target(plan))], columns=False),
+        Section("What to expect", [Notes(expected)] if expected else [], columns=False),
         Section("", figures(plan) if rows else [], columns=False),
         Section(
-            "", [DataTable("Mechanisms by error", COLUMN_NAMES, rows, "compared")], columns=False
+            "", [DataTable("Mechanisms by error", _columns(need), rows, "compared")], columns=False
         ),
         Section(
             "",
@@ -150,7 +153,8 @@ def page(plan: Plan) -> str:
         Section("", [reasons] if missing else [], columns=False),
     ]
     if plan.parts:
-        table = DataTable("Fewer coordinates", PARTS, _parts(plan), "numbers")
+        columns = (*PARTS, *_relations(need))
+        table = DataTable("Fewer coordinates", columns, _parts(plan), "numbers")
         sections.append(Section("", [table, Notes([f"{_assumed(plan)}."])], columns=False))
     if plan.recommended is not None:
         line = CodeLine(code(plan.recommended, plan.need))
@@ -164,7 +168,7 @@ def page(plan: Plan) -> str:
         )
     )
     title = _TITLES[plan.verdict]
-    return pages.report("randquant plan", "A plan", title, " ".join(plan.advice), sections)
+    return pages.report("randquant plan", "A plan", title, verdict, sections)
 
 
 _TITLES = {
@@ -183,12 +187,12 @@ def _parts(plan: Plan) -> list[list[str]]:
             f"{part.coordinates or plan.need.setting.size:,}" + " *" * (part is plan.recommended),
             f"{part.bytes_up:,}",
             f"{part.noise.deviation:.4g}",
-            round_up(part.guarantee.epsilon),
+            *_epsilons(part, plan.need),
         ]
         for name in names
         for part in [*plan.entries, *plan.parts]
         if part.mechanism == name
-        if part.noise is not None and part.guarantee is not None
+        if part.noise is not None
     ]
 
 
@@ -259,25 +263,45 @@ def _hostile(plan: Plan) -> list[str]:
     return [line] if line else []
 
 
-def _cells(entry: Candidate) -> list[str]:
-    assert entry.noise is not None
+def _columns(need: Need) -> tuple[str, ...]:
+    # What decides comes first: a phone shows a few columns, and scrolls to the others.
+    decisive = (*ERRORS[:2], "bytes up", *_relations(need))
+    return (*decisive, *ERRORS[2:], "as codes", "all rounds", "parameters")
+
+
+def _relations(need: Need) -> tuple[str, str]:
+    # Columns of `_epsilons`.
+    stated = need.privacy.neighboring
+    return f"epsilon, {stated}", f"epsilon, {other_relation(stated)}"
+
+
+def _epsilons(entry: Candidate, need: Need) -> tuple[str, str]:
+    # The figure of the plan's relation, and that of the other one if it is derived.
     assert entry.guarantee is not None
+    other = other_guarantee(entry, need)
+    return round_up(entry.guarantee.epsilon), "" if other is None else round_up(other.epsilon)
+
+
+def _with_other(entry: Candidate, need: Need) -> dict[str, Any]:
+    return {**to_json(entry), "other_relation": to_json(other_guarantee(entry, need))}
+
+
+def _cells(entry: Candidate, need: Need) -> list[str]:
+    assert entry.noise is not None
     name = entry.mechanism + (" (baseline)" if entry.baseline else "")
+    name, deviation, *relative = _limit(name, entry.noise)
     return [
-        *_limit(name, entry.noise)[:5],
-        f"{entry.bytes_up:,}",
+        name, deviation, f"{entry.bytes_up:,}", *_epsilons(entry, need), *relative,
         f"{entry.bytes_plain:,}",
         f"{entry.bytes_run:,}" if entry.bytes_run < 10**10 else f"{entry.bytes_run:.3e}",
-        round_up(entry.guarantee.epsilon),
         _settings(entry),
-    ]
+    ]  # fmt: skip
 
 
 def _limit(name: str, noise: DecodedError) -> list[str]:
-    # Of a limit only these four columns exist; a candidate fills the other five.
     relative = "-" if noise.relative is None else f"{noise.relative:.3f}"
     numbers = [f"{noise.deviation:.4g}", relative, f"{noise.length:.4g}", f"{noise.share:.3g}"]
-    return [name, *numbers, "", "", "", "", ""]
+    return [name, *numbers]
 
 
 def _left_out(plan: Plan) -> list[str]:

@@ -12,17 +12,18 @@ from typing import Any
 
 from randquant._internal import formatting
 from randquant._internal.formatting import minus
-from randquant._internal.serialization import write_atomic
+from randquant._internal.serialization import to_json
+from randquant._internal.version import __version__
 from randquant.aggregation.helper_noise import describe_parties
 from randquant.aggregation.worst_case_influence import describe_influence
 from randquant.channels.channel import Channel
 from randquant.mechanisms.registry import notes_on
 from randquant.privacy.certificates.coordinate import certify
-from randquant.privacy.guarantee import MODEL_TERMS, SIMULATED, Guarantee
+from randquant.privacy.guarantee import MODEL_TERMS, NEIGHBORINGS, SIMULATED, Guarantee
 from randquant.reports import meaning, pages
 from randquant.reports import run_pictures as pictures
 from randquant.reports.figures import COLORS, Axis, Figure, line_chart
-from randquant.reports.notebook import Facts
+from randquant.reports.notebook import Facts, write_page
 from randquant.reports.pages import DataTable, Notes, Paragraphs, Part, Section
 from randquant.reports.run_pictures import SO_FAR
 from randquant.training.config import NAMES, TrainConfig, differing, flat, setting_value
@@ -62,18 +63,55 @@ def report_run(folder: Path, path: Path | None = None, *, uncovered: bool = Fals
     Raises:
         ValueError: there is no finished run in the folder, or its files are damaged.
     """
-    text = _rendered(read_finished(folder), folder, uncovered)
-    path = path or folder / REPORT
-    # A folder name may contain bytes that are not UTF-8; they become character references.
-    write_atomic(path, text.encode("utf-8", "xmlcharrefreplace"))
-    return path
+    record = read_finished(folder)
+    return write_page(
+        path or folder / REPORT, _rendered(record, folder, uncovered), _archived(record, folder)
+    )
+
+
+def archive(run: Run) -> dict[str, Any]:
+    """Return the facts of a run for a file next to its page: see `docs/privacy-statement.md`.
+
+    Nothing is in it that the page would not show: no training loss of clients, and no times.
+    """
+    return _archived(run.record, run.folder)
+
+
+def _archived(record: RunRecord, folder: Path) -> dict[str, Any]:
+    baseline, summary = _baseline(folder), record.summary
+    return {
+        "randquant": __version__,
+        **run_facts(record, baseline and baseline.summary),
+        "seen_by": None if summary.guarantee is None else meaning.observer(summary.guarantee),
+        "covered": meaning.covered_by(summary.guarantee, COVERED),
+        "not_covered": _not_covered(record, baseline, uncovered=False),
+    }
+
+
+def run_facts(record: RunRecord, baseline: RunSummary | None) -> dict[str, Any]:
+    """Return the facts that a run's page, its file of facts and the command line have in common."""
+    config, summary = record.config, record.summary
+    mechanism = stored_mechanism(config)
+    channel = None if mechanism is None else mechanism.channel
+    pure = None if channel is None else certify(channel, math.inf)
+    return {
+        "config": config,
+        **to_json(summary),
+        "per_coordinate": pure and {"order": pure.order, "epsilon": pure.epsilon},
+        "baseline_accuracy": baseline and baseline.accuracy,
+        "bits_per_coordinate": summary.bits_per_coordinate,
+        "notes": notes_on(config.mechanism, config.parameters),
+    }
+
+
+def _baseline(folder: Path) -> RunRecord | None:
+    # A baseline that was stopped is not compared with.
+    inner = RunStore(folder / BASELINE)
+    return read_finished(inner.folder) if inner.exists() and inner.has("summary") else None
 
 
 def _rendered(record: RunRecord, folder: Path, uncovered: bool) -> str:
-    inner, mechanism = RunStore(folder / BASELINE), stored_mechanism(record.config)
-    # A baseline that was stopped is not compared with.
-    finished = inner.exists() and inner.has("summary")
-    baseline = read_finished(inner.folder) if finished else None
+    baseline, mechanism = _baseline(folder), stored_mechanism(record.config)
     if mechanism is None or (channel := mechanism.channel) is None:
         return render(record, baseline, uncovered=uncovered)
     # Clients' numbers, such as their loss, are further coordinates of the same update.
@@ -128,7 +166,7 @@ def render(
             Section("Training", pictures.training(run, baseline)),
             Section("Not covered by the guarantee", pictures.uncovered(run) * uncovered),
             Section("One coordinate", pictures.coordinate(channel)),
-            Section("Details", [_config_table(config), _round_table(run)]),
+            Section("Details", [_config_table(config), _round_table(run), Notes([ARCHIVED])]),
         ],
         cards=_cards(run, baseline),
     )
@@ -163,6 +201,10 @@ UNSHOWN = (
     "The clients' training loss and the time that rounds took are in the run's records and are not "
     "shown here; rq.report(run, path, uncovered=True) shows them."
 )
+ARCHIVED = (
+    "The facts of this page are in a JSON file next to it too, whose name ends in .facts.json: to "
+    "archive with a privacy statement."
+)
 SHOWN = "The clients' training loss and the time that rounds took, shown below because asked for."
 
 
@@ -172,7 +214,7 @@ def _not_covered(run: RunRecord, baseline: RunRecord | None, uncovered: bool) ->
         parts.append("The run without privacy was trained on the clients' data with no protection.")
     if run.summary.loss is not None:
         parts.append(
-            "Accuracy and loss are on test data that belong to no client and are taken to be "
+            "Accuracy, AUC and loss are on test data that belong to no client and are taken to be "
             "public: if they are not, these figures are not covered. Nor is a setting that was "
             "chosen by looking at clients' data."
         )
@@ -187,7 +229,19 @@ def _accuracy_card(run: RunRecord, baseline: RunRecord | None) -> Card:
     if baseline is not None and (reference := baseline.summary.accuracy) is not None:
         difference = f"Difference {minus(f'{100 * (accuracy - reference):+.2f}')} points"
         lines = [f"{100 * reference:.2f}\u00a0% {pictures.WITHOUT}", difference]
-    return "Test accuracy", f"{100 * accuracy:.2f}\u00a0%", lines
+    return "Test accuracy", f"{100 * accuracy:.2f}\u00a0%", [*_imbalance_lines(run.summary), *lines]
+
+
+def _imbalance_lines(summary: RunSummary) -> list[str]:
+    # Where one class is frequent, naming it for all has a high accuracy and tells nothing apart.
+    texts = {
+        "balanced accuracy": ("Balanced accuracy", "each class counts the same"),
+        "AUC": ("AUC", "0.5 is no better than chance"),
+    }
+    return [
+        f"{texts[name][0]} {value:.4f}: {texts[name][1]}"
+        for name, value in summary.figures_if_imbalanced.items()
+    ]
 
 
 def _upload_card(run: RunRecord) -> Card:
@@ -459,7 +513,9 @@ def _charts(runs: Sequence[Status], labels: Sequence[str]) -> list[Figure]:
     epsilon = lines(lambda m: m.epsilon)
     if any(math.isfinite(y) for _, points, _ in epsilon for _, y in points):
         # Runs may differ in δ and neighbours: the notes say so, since the curves do not.
-        note = " ".join([f"{SO_FAR} Each at its run's δ.", *(f"{each}." for each in notes(runs))])
+        note = " ".join(
+            [f"{SO_FAR} Each at its run's δ and neighbours.", *(f"{each}." for each in notes(runs))]
+        )
         up = Axis("epsilon (log scale)", log=True, bound=True)
         charts.append(line_chart("Epsilon so far, per round", epsilon, "round", up, note=note))
     return charts
@@ -475,8 +531,8 @@ def _styles(labels: Sequence[str]) -> list[tuple[str, str]]:
 
 def _outcomes(runs: Sequence[Status], labels: Sequence[str]) -> list[Part]:
     columns = (
-        "run", "accuracy, %", "ε ≤", "δ", "neighbours", "trust", "rounds", "bytes per upload",
-        "state",
+        "run", "accuracy, %", "ε ≤, replace one", "ε ≤, zero out", "δ", "protects one",
+        "trust", "rounds", "bytes per upload", "state",
     )  # fmt: skip
     rows = []
     for run, label in zip(runs, labels, strict=True):
@@ -485,9 +541,12 @@ def _outcomes(runs: Sequence[Status], labels: Sequence[str]) -> list[Part]:
             (
                 label,
                 formatting.number(run.accuracy, 2, scale=100),
-                "none" if run.epsilon is None else formatting.spent(run.epsilon),
+                *(
+                    "none" if run.epsilon is None else formatting.spent(run.epsilon_under(relation))
+                    for relation in NEIGHBORINGS
+                ),
                 "" if run.delta is None else formatting.plain(run.delta),
-                _hidden(run),
+                "" if run.guarantee is None else run.config.privacy.unit,
                 "" if run.guarantee is None else run.guarantee.trust,
                 f"{run.rounds:,} of {run.config.rounds:,}",
                 "" if run.bytes_per_upload is None else f"{run.bytes_per_upload:,}",
@@ -500,12 +559,6 @@ def _outcomes(runs: Sequence[Status], labels: Sequence[str]) -> list[Part]:
         DataTable(title, columns, rows, "numbers"),
         Notes([f"{note}." for note in notes(runs)]),
     ]
-
-
-def _hidden(run: Status) -> str:
-    if run.guarantee is None or run.config is None:
-        return ""
-    return f"{run.guarantee.neighboring.replace('_', ' ')} {run.config.privacy.unit}"
 
 
 def _settings(runs: Sequence[Status], labels: Sequence[str]) -> list[Part]:

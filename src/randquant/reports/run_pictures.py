@@ -121,6 +121,10 @@ def facts(run: RunRecord) -> Facts:
     summary, guarantee = run.summary, run.summary.guarantee
     rows = [
         ("accuracy, %", formatting.number(summary.accuracy, 2, scale=100)),
+        *(
+            (name, formatting.number(value, 4))
+            for name, value in summary.figures_if_imbalanced.items()
+        ),
         ("test loss", formatting.number(summary.loss, 4)),
         ("ε ≤", "no privacy" if guarantee is None else _spent_in_all(guarantee)),
         ("δ", "" if guarantee is None else minus(formatting.plain(guarantee.delta))),

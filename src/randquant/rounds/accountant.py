@@ -19,6 +19,7 @@ from randquant._internal.rounding import round_up
 from randquant.privacy.guarantee import NEIGHBORINGS, Guarantee, Neighboring, Trust
 
 if TYPE_CHECKING:  # most messages only load and save an account: their processes start faster
+    from randquant.privacy.accounting.release import Release
     from randquant.rounds.offer import Offer
 
 SCHEMA_VERSION = 2
@@ -154,13 +155,33 @@ class RunAccountant:
         """
         delta = self.delta if delta is None else validate.real("delta", delta, above=0, below=1)
         # One trust for all clients: a guarantee says which server it is against.
-        trust = _trust(offer for spent in self._spent.values() for offer in spent)
+        trust = _trust(self._offers())
         guarantees = [
             _guarantee(spent, delta, self.neighboring, trust, False)
             for spent in _distinct(self._spent.values())
         ]
         nothing = Guarantee(0.0, delta, self.neighboring, trust, math.inf, 0)
         return max(guarantees, key=lambda guarantee: guarantee.epsilon, default=nothing)
+
+    @property
+    def other_relation(self) -> Guarantee | None:
+        """`get_privacy_spent` under the relation that the account is not for.
+
+        None before the first round, and if it is not derived for every client's offers.
+        """
+        return self._other_relation(_trust(self._offers()), quick=False)
+
+    def _other_relation(self, trust: Trust, *, quick: bool) -> Guarantee | None:
+        worst: Guarantee | None = None
+        for spent in _distinct(self._spent.values()):
+            other = _under_other_relation(spent, self.delta, self.neighboring, trust, quick)
+            if other is None:  # not derived for one client: then nothing is proven for all of them
+                return None
+            worst = max(filter(None, (worst, other)), key=lambda each: each.epsilon)
+        return worst
+
+    def _offers(self) -> Iterable[Offer]:
+        return (offer for spent in self._spent.values() for offer in spent)
 
     def client_guarantee(self) -> Guarantee:
         """Return the guarantee for all data of a client, where offers protect one example."""
@@ -178,19 +199,36 @@ class RunAccountant:
 
         Where offers protect one example, the sentence has the bound for all data of a client too.
         """
-        if any(offer.examples is not None for spent in self._spent.values() for offer in spent):
+        if any(offer.examples is not None for offer in self._offers()):
             # Each with its own bound without others: that of all data is far larger.
             every = self._for_clients()._guarantee_with_assumptions()
             one = self._guarantee_with_assumptions()
             return f"one example: {one}; all data of a client: {every}"
-        spent = self.get_epsilon(self.delta)
-        bound = "no guarantee" if math.isinf(spent) else f"epsilon <= {round_up(spent)}"
-        return f"{bound} at delta = {self.delta} {self.assumes()}"
+        return f"{self._bound()} at delta = {self.delta} {self.assumes()}"
+
+    def _bound(self, without_others: bool = False) -> str:
+        epsilon = self.get_epsilon(self.delta, without_others=without_others)
+        if math.isinf(epsilon):
+            return "no guarantee"
+        return f"epsilon <= {round_up(epsilon)}{self.in_short(without_others)}"
+
+    def in_short(self, without_others: bool = False) -> str:
+        """Return the figure under the other relation, to stand behind one of `get_epsilon`."""
+        from randquant.privacy.accounting.relations import in_short
+
+        trust = "local" if without_others else _trust(self._offers())
+        return in_short(self._other_relation(trust, quick=True))
+
+    def spent_text(self) -> str:
+        """Return `get_privacy_spent` as a line, with its figure under the other relation."""
+        from randquant.privacy.accounting.relations import in_one_line
+
+        return in_one_line(self.get_privacy_spent(), self.other_relation)
 
     def _guarantee_with_assumptions(self) -> str:
         relies = self._honest_others() or self._relies_on_helper()
         assumed = f" {self.assumes()}" if relies else self.chosen()
-        return f"{self.get_privacy_spent()}{assumed}"
+        return f"{self.spent_text()}{assumed}"
 
     def assumes(self) -> str:
         """State what `get_epsilon` assumes of others, and the bound without it."""
@@ -200,8 +238,7 @@ class RunAccountant:
         on = HELPER_ADDS_NOISE if helped else self.counts_on if others else ""
         without = []
         if others:
-            epsilon = self.get_epsilon(self.delta, without_others=True)
-            left = "no guarantee" if math.isinf(epsilon) else f"epsilon <= {round_up(epsilon)}"
+            left = self._bound(without_others=True)
             otherwise = "it does, or " if on and not helped else ""
             without = [f"{left} if {otherwise}all others are invented"]
         if helped:
@@ -253,7 +290,7 @@ class RunAccountant:
     def state_dict(self) -> dict[str, object]:
         """Return all counts so far, as JSON data with a checksum."""
         # Each offer once, since its text with the certificate may have megabytes.
-        offers = list({offer: None for spent in self._spent.values() for offer in spent})
+        offers = list(dict.fromkeys(self._offers()))
         place = {offer: str(n) for n, offer in enumerate(offers)}
         state = {
             "schema": SCHEMA_VERSION,
@@ -303,13 +340,11 @@ class RunAccountant:
 
     def _honest_others(self) -> int:
         # Their noise is counted on in every sum: the largest number that any offer needs.
-        offers = (offer for spent in self._spent.values() for offer in spent)
-        return max((offer.mechanism.cohort for offer in offers), default=1) - 1
+        return max((offer.mechanism.cohort for offer in self._offers()), default=1) - 1
 
     def _relies_on_helper(self) -> bool:
         # Of one offer: then the whole account does.
-        offers = (offer for spent in self._spent.values() for offer in spent)
-        return any(offer.mechanism.helper_noise for offer in offers)
+        return any(offer.mechanism.helper_noise for offer in self._offers())
 
     def _worst(
         self, accounts: Collection[Counter[Offer]], delta: float, without_others: bool = False
@@ -371,5 +406,20 @@ def _guarantee(
 ) -> Guarantee:
     from randquant.privacy.accounting.accountant import account
 
-    releases = [offer.release(count, neighboring, trust) for offer, count in spent]
-    return account(releases, delta, quick=quick)
+    return account(_releases(spent, neighboring, trust), delta, quick=quick)
+
+
+@functools.lru_cache(maxsize=4096)  # as above
+def _under_other_relation(
+    spent: Spent, delta: float, neighboring: Neighboring, trust: Trust, quick: bool
+) -> Guarantee | None:
+    from randquant.privacy.accounting.relations import under_other_relation
+
+    stated = _guarantee(spent, delta, neighboring, trust, quick)
+    return under_other_relation(
+        stated, lambda relation: _releases(spent, relation, trust), quick=quick
+    )
+
+
+def _releases(spent: Spent, neighboring: Neighboring, trust: Trust) -> list[Release]:
+    return [offer.release(count, neighboring, trust) for offer, count in spent]

@@ -38,9 +38,9 @@ class RoundRow:
     plain_bytes: int = 0
     failed: str = ""
 
-    def line(self) -> str:
-        """Return the round as a line of the run's log."""
-        cost = f"round {self.round}: {formatting.bound(self.epsilon)}"
+    def line(self, other: str = "") -> str:
+        """Return the round as a line of the run's log; `other` stands behind epsilon."""
+        cost = f"round {self.round}: {formatting.bound(self.epsilon)}{other}"
         if self.failed:
             return f"{cost}; {self.asked} clients were asked, and the round failed"
         update = f"a client's update had {self.upload_bytes:,} bytes"
@@ -69,6 +69,8 @@ class History:
         helped: True if updates are summed with a helper.
         hostile: a sentence on how far one client can move the last round's mean; empty if that is
             not known.
+        other_relation: the guarantee under the neighbouring relation that it is not for; None where
+            that is not derived.
     """
 
     title: str
@@ -79,6 +81,7 @@ class History:
     assumes: str = ""
     helped: bool = False
     hostile: str = ""
+    other_relation: Guarantee | None = None
 
     def __post_init__(self) -> None:
         numbers = {

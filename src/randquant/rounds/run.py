@@ -277,7 +277,7 @@ class ServerRun:
         spent = accountant.get_privacy_spent()
         return History(
             title, self.history, spent, measured, accountant.max_epsilon, accountant.assumes(),
-            bool(accountant.counts_on), self._hostile(),
+            bool(accountant.counts_on), self._hostile(), accountant.other_relation,
         )  # fmt: skip
 
     def _hostile(self) -> str:
@@ -294,7 +294,7 @@ class ServerRun:
         epsilon = self.accountant.get_epsilon(self.accountant.delta)
         row = RoundRow(number, epsilon, requested, dropped, **sizes, failed=reason)
         self.history.append(row)
-        self._log(INFO, f"randquant: {row.line()}.")
+        self._log(INFO, f"randquant: {row.line(self.accountant.in_short())}.")
         return row
 
 

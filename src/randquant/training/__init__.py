@@ -31,7 +31,12 @@ if TYPE_CHECKING:
     )
     from randquant.training.records import RoundMetrics, RunRecord, RunSummary, SentRounds
     from randquant.training.run import Run
-    from randquant.training.runs.advice import about_constant, about_steps, best_constant
+    from randquant.training.runs.advice import (
+        about_constant,
+        about_steps,
+        best_constant,
+        majority_share,
+    )
     from randquant.training.runs.binding import bind
     from randquant.training.runs.execution import create as create_run
     from randquant.training.runs.execution import execute as train_run

@@ -53,6 +53,9 @@ class RoundMetrics(RoundCost):
         round: 1 for the first round.
         accuracy, loss: on test data, or None on rounds without evaluation; loss in nats for
             cross-entropy. Accuracy is None where the task is not a classification.
+        balanced_accuracy: on the same, the mean of the classes' accuracies; None unless the most
+            frequent class has 1.5 times the examples of the rarest one.
+        auc: on the same, the area under the ROC curve; None unless there are two classes.
         seconds_evaluate: evaluation on test data, in seconds.
         seconds: wall time of the round and its evaluation.
         participations: the most rounds that any client has taken part in, this one included.
@@ -70,6 +73,8 @@ class RoundMetrics(RoundCost):
     epsilon: float | None = None
     delta: float | None = None
     neighboring: Neighboring | None = None
+    balanced_accuracy: float | None = None
+    auc: float | None = None
 
     @property
     def seconds(self) -> float:
@@ -153,6 +158,7 @@ class RunSummary:
         advice: what to do about the released means or the loss on test data; may be empty.
         spent: the part of the guarantee that was spent before the first round: before the run
             (`Privacy.spent`), and on the statistics that it standardises by; None if nothing was.
+        balanced_accuracy, auc: of the final model, as in `RoundMetrics`.
         other_relation, beside_other_relation: `guarantee` and `beside` under the neighbouring
             relation that they are not for, from the same declared releases; None where that is not
             derived.
@@ -172,10 +178,20 @@ class RunSummary:
     spent: Guarantee | None = None
     other_relation: Guarantee | None = None
     beside_other_relation: Guarantee | None = None
+    balanced_accuracy: float | None = None
+    auc: float | None = None
 
     @property
     def bits_per_coordinate(self) -> float:
         return 8 * self.bytes_per_upload / self.dimension
+
+    @property
+    def figures_if_imbalanced(self) -> Mapping[str, float]:
+        """Figures to read with the accuracy, by name; empty unless classes are imbalanced."""
+        if self.balanced_accuracy is None:
+            return {}
+        named = {"balanced accuracy": self.balanced_accuracy, "AUC": self.auc}
+        return {name: value for name, value in named.items() if value is not None}
 
     @classmethod
     def from_json(cls, data: Any) -> RunSummary:

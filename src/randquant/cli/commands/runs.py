@@ -9,7 +9,9 @@ from typing import Any
 
 from randquant._internal import formatting
 from randquant._internal.rounding import round_up
+from randquant._internal.serialization import to_json
 from randquant.cli.options import Command, Output, selected_fields
+from randquant.privacy.guarantee import NEIGHBORINGS, Neighboring
 from randquant.training.config import differing, flat
 from randquant.training.runs import status as run_status
 from randquant.training.runs.status import Status
@@ -38,8 +40,8 @@ def run(*folders: str) -> Output:
 
 
 COLUMN_NAMES = (
-    "run", "mechanism", "clients", "rounds", "accuracy", "epsilon <=", "delta",
-    "bytes", "state",
+    "run", "mechanism", "clients", "rounds", "accuracy",
+    *(f"epsilon, {relation} <=" for relation in NEIGHBORINGS), "delta", "bytes", "state",
 )  # fmt: skip
 
 
@@ -57,7 +59,7 @@ def _row(status: Status) -> list[str]:
         f"{config.task.population:,}",
         f"{status.rounds}/{config.rounds}",
         "" if status.accuracy is None else f"{status.accuracy:.4f}",
-        _epsilon(status),
+        *(_epsilon(status, relation) for relation in NEIGHBORINGS),
         "" if status.delta is None else formatting.plain(status.delta),
         "" if status.bytes_per_upload is None else str(status.bytes_per_upload),
         status.state,
@@ -76,19 +78,19 @@ def _comparison(statuses: Sequence[Status], differ: Sequence[str]) -> list[str]:
         ["state", *(status.state for status in known)],
         ["rounds done", *(str(status.rounds) for status in known)],
         ["accuracy", *(formatting.number(status.accuracy, 4) or "-" for status in known)],
-        ["epsilon <=", *(_epsilon(status) or "-" for status in known)],
+        *(
+            [f"epsilon, {relation} <=", *(_epsilon(status, relation) or "-" for status in known)]
+            for relation in NEIGHBORINGS
+        ),
         ["bytes per upload", *(str(status.bytes_per_upload or "-") for status in known)],
     ]
     return formatting.text(["", *(str(status.folder) for status in known)], rows)
 
 
-def _epsilon(status: Status) -> str:
-    if status.epsilon is None:
-        return ""
+def _epsilon(status: Status, relation: Neighboring) -> str:
+    epsilon = status.epsilon_under(relation)
     # Upward: the table must not show less than the guarantee.
-    if math.isinf(status.epsilon):
-        return "infinite"
-    return round_up(status.epsilon)
+    return "" if epsilon is None else "infinite" if math.isinf(epsilon) else round_up(epsilon)
 
 
 def _as_json(status: Status) -> dict[str, Any]:
@@ -96,7 +98,12 @@ def _as_json(status: Status) -> dict[str, Any]:
         "state", "config", "rounds", "accuracy", "epsilon", "delta", "guarantee", "simulated",
         "bytes_per_upload", "bytes_up", "error",
     )  # fmt: skip
-    return {"run": str(status.folder), **selected_fields(status, *names)}
+    other = None if status.summary is None else status.summary.other_relation
+    return {
+        "run": str(status.folder),
+        **selected_fields(status, *names),
+        "other_relation": to_json(other),
+    }
 
 
 COMMAND = Command(

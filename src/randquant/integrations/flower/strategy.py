@@ -300,8 +300,7 @@ class QuantizedStrategy(Strategy):
                          "evaluate_metrics_serverapp"):  # fmt: skip
                 setattr(result, name, {n + done: m for n, m in getattr(result, name).items()})
             account = self.accountant
-            spent, assumption = account.get_privacy_spent(), account.assumes()
-            log(INFO, "randquant: %s %s; %s", spent, assumption, SO_FAR)
+            log(INFO, "randquant: %s %s; %s", account.spent_text(), account.assumes(), SO_FAR)
             return result
 
     def outcome(self, result: Result | None = None) -> History:

@@ -8,9 +8,10 @@ noise, so its epsilon is larger. Which to compare with whose: `docs/guarantees.m
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from randquant._internal.rounding import round_up
 from randquant.privacy.accounting.accountant import account
 from randquant.privacy.accounting.release import Release
 from randquant.privacy.guarantee import Guarantee, Neighboring
@@ -22,15 +23,18 @@ def other_relation(neighboring: Neighboring) -> Neighboring:
 
 def under_other_relation(
     stated: Guarantee | None,
-    released: Callable[[Neighboring], Release | None],
+    released: Callable[[Neighboring], Release | Sequence[Release] | None],
     before: Callable[[Neighboring], Guarantee | None] | None = None,
+    *,
+    quick: bool = False,
 ) -> Guarantee | None:
     """Account for what a guarantee covers under the relation that it is not for.
 
     Args:
         stated: the guarantee of a run, a plan or a table; None without privacy.
-        released: what it covers, as a release between neighbours of a relation.
+        released: what it covers, as one or more releases between neighbours of a relation.
         before: what was spent before under a relation, which `stated` counts too; None if nothing.
+        quick: as in `account`.
 
     Returns:
         The guarantee at the same delta, against the same adversary; None if there is none, or if
@@ -50,14 +54,16 @@ def under_other_relation(
         return None
     relation = other_relation(stated.neighboring)
     try:
-        release = released(relation)
+        releases = released(relation)
         spent = None if before is None else before(relation)
         left = stated.delta if spent is None else spent.remaining(math.inf, stated.delta)[1]
-        if release is None or (before is not None and spent is None):
+        if releases is None or (before is not None and spent is None):
             return None
+        listed = releases if isinstance(releases, Sequence) else [releases]
         # theory/accounting.md, Proposition 8: both relations hold of the declared releases at
         # once; Proposition 9 adds what was spent before.
-        total = account([release], left) if spent is None else account([release], left) + spent
+        total = account(listed, left, quick=quick)
+        total = total if spent is None else total + spent
     except (ValueError, TypeError, ArithmeticError, AssertionError, NotImplementedError):
         # No distance is derived for this relation; a mechanism of somebody's own may say so in
         # another way than ours, and a run that has ended must not fail for a second figure.
@@ -89,3 +95,28 @@ def other_relation_lines(other: Guarantee | None) -> Iterable[str]:
         "replace_one": "is replaced instead of left out (counted as zeros)",
     }
     return [f"if one {other.unit} {changes[other.neighboring]}: {other}"]
+
+
+def in_short(other: Guarantee | None) -> str:
+    """Return the same in parentheses, to stand behind a figure within a line; "" if there is none.
+
+    Example:
+        >>> print(f"epsilon <= 3.1{in_short(Guarantee(1.5, 1e-5, 'zero_out', 'local', 9.0, 3))}")
+        epsilon <= 3.1 (<= 1.5 under zero_out)
+    """
+    if other is None:
+        return ""
+    return f" (<= {round_up(other.epsilon)} under {other.neighboring})"
+
+
+def in_one_line(stated: Guarantee, other: Guarantee | None) -> str:
+    """Return a guarantee with its figure under the other relation, if any.
+
+    Example:
+        >>> stated, other = (Guarantee(epsilon, 1e-5, relation, "local", 9.0, 3)
+        ...                  for epsilon, relation in ((3.5, "replace_one"), (1.5, "zero_out")))
+        >>> print(in_one_line(stated, other))
+        epsilon <= 3.5 (<= 1.5 under zero_out) at delta = 1e-05 (replace_one, local trust)
+    """
+    bound, at, rest = str(stated).partition(" at delta")
+    return f"{bound}{in_short(other)}{at}{rest}"

@@ -196,9 +196,12 @@ def about_constant(losses: Sequence[float], constant: float | None) -> str:
 def majority_share(problem: Problem) -> float | None:
     """Return the share of the most frequent class among test data; None without classes there."""
     test = problem.test
-    if problem.labels is None or not isinstance(test, StoredExamples):
+    if not isinstance(test, StoredExamples) or not (problem.labels or problem.binary):
         return None
-    counts = np.bincount(test.targets.reshape(-1).numpy(), minlength=1)
+    if problem.binary and test.targets.numel() != len(test.targets):
+        return None  # several tags an example: their shares differ
+    classes = test.targets > 0.5 if problem.binary else test.targets
+    counts = np.bincount(classes.reshape(-1).long().numpy(), minlength=1)
     return float(counts.max() / counts.sum())
 
 

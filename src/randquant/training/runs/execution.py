@@ -398,6 +398,8 @@ def _evaluated(metrics: RoundMetrics, learner: Learner, state: State) -> RoundMe
         metrics,
         accuracy=evaluation.accuracy,
         loss=evaluation.loss,
+        balanced_accuracy=evaluation.balanced_accuracy,
+        auc=evaluation.auc,
         seconds_evaluate=time.perf_counter() - started,
     )
 
@@ -421,6 +423,8 @@ def _summary(
     return RunSummary(
         accuracy=last.accuracy,
         loss=last.loss,
+        balanced_accuracy=last.balanced_accuracy,
+        auc=last.auc,
         advice=setup.advice(state, metrics),
         dimension=setup.learner.dimension,
         bytes_per_upload=upload_bytes,

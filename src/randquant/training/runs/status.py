@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from randquant._internal import files
-from randquant.privacy.guarantee import SIMULATED, Guarantee
+from randquant.privacy.guarantee import SIMULATED, Guarantee, Neighboring
 from randquant.training.config import TrainConfig
 from randquant.training.records import RoundMetrics, RunSummary, SentRounds
 from randquant.training.runs.store import BASELINE, NAME, RunStore
@@ -68,6 +68,13 @@ class Status:
             "zero_out",
         )
         return self.sent_rounds.epsilon if known else math.inf
+
+    def epsilon_under(self, relation: Neighboring) -> float | None:
+        """Return `epsilon` under a neighbouring relation; None if it is not known for that one."""
+        if self.config is None or relation == self.config.privacy.neighboring:
+            return self.epsilon
+        other = None if self.summary is None else self.summary.other_relation
+        return None if other is None else other.epsilon
 
     @property
     def delta(self) -> float | None:

@@ -1,7 +1,7 @@
 """A run's record of declared, sent and measured rounds: one SQLite file in its folder.
 
     RUN/run.sqlite     everything that a resumed run needs; only its user can read it
-    RUN/report.html    the results as a page
+    RUN/report.html, report.facts.json    the results as a page, and as JSON
     RUN/lock           held by the process that trains it
     RUN/baseline/      the same run without privacy, if one was asked for
 
@@ -35,6 +35,7 @@ from randquant.training.records import RoundMetrics, RunRecord, RunSummary, Sent
 
 NAME = "run.sqlite"
 REPORT = "report.html"
+FACTS_FILE_NAME = "report.facts.json"
 BASELINE = "baseline"
 
 RECORDS = {
@@ -231,9 +232,12 @@ class RunStore:
         """
         # Neither the report nor the summary covers what follows. The report goes first, and for
         # good: a kill in between leaves no page that states less than the record.
-        report = self.folder / REPORT
-        if report.exists():
-            report.unlink()
+        stale = [
+            path for name in (REPORT, FACTS_FILE_NAME) if (path := self.folder / name).exists()
+        ]
+        for path in stale:
+            path.unlink()
+        if stale:
             sync_folder(self.folder)
         with self._store.changing() as contents:
             if metrics is not None:
