@@ -397,6 +397,11 @@ def read_finished(folder: Path) -> RunRecord:
     return RunRecord(run.config, run.metrics, run.summary)
 
 
+LATER_SETTINGS = {"noise": "clients"}
+"""Settings that version 0.1.0 did not have, with the value that means what it did: they are in a
+run's digest only with another value, so that its runs can be read."""
+
+
 def digest(config: TrainConfig) -> str:
     """Return the SHA-256 of the settings that must not change during a run, in hexadecimal.
 
@@ -410,6 +415,9 @@ def digest(config: TrainConfig) -> str:
         fixed += ("delta", "stop_at_epsilon")
     for name in set(CHANGEABLE_SETTINGS) - set(fixed):
         del fields[name]
+    for name, usual in LATER_SETTINGS.items():
+        if fields[name] == usual:
+            del fields[name]
     return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
