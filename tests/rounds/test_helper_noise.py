@@ -9,10 +9,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from flower_rounds import changed_terms, fedavg, model, one_round, refusals
+from flower_rounds import all_refuse, changed_terms, fedavg, grid_of, model, one_round, refusals
 
 import randquant as rq
-from randquant.aggregation import HelperNoise
+from randquant.aggregation import AdditiveMechanism, HelperNoise
 from randquant.channels import Key, wire
 from randquant.flower import AmongClients, Offer, QuantizedStrategy, QuantizeMod, WithHelper
 from randquant.rounds import RoundEvent, draw_noise, within
@@ -106,8 +106,8 @@ def sum_of(helper, mechanism, clients, honest, update, session=b"s", **fields):
     offer = Offer(mechanism, DIMENSION)
     digest = hashlib.sha256(offer.to_text().encode()).digest()
     terms = HelperTerms(
-        session, helper.key, clients, 1, offer.size, mechanism.bits, digest,
-        **{"noise_variance": offer.helper_variance, **fields},
+        session, helper.key, clients, 1, offer.size, offer=digest,
+        **{"bits": mechanism.bits, "noise_variance": offer.helper_variance, **fields},
     )  # fmt: skip
     server = HelperSum(terms)
     payload = mechanism.encode(update, Key.generate())
@@ -165,6 +165,26 @@ def test_a_client_refuses_terms_with_less_noise_than_the_offer_counts_on(
     assert not weights.any()
     assert len(refusals(grid)) == len(NODES)
     assert all(reason in text for text in refusals(grid).values()), refusals(grid)
+
+
+@pytest.mark.parametrize("mechanism", [noisy(), AdditiveMechanism("skellam", CLIP, 2.0, 5)])
+@pytest.mark.parametrize("helped", [True, False])
+def test_a_client_refuses_a_wider_modulus_than_its_remainders_have(mechanism, helped, tmp_path):
+    """The sum of remainders shows how many wrapped around: at 32 bits the signs of one client's."""
+    if mechanism.helper_noise and not helped:
+        pytest.skip("refused anyway: nobody would add the noise")
+    sums = WithHelper(helper_in(tmp_path)) if helped else AmongClients()
+    change = changed_terms("upload" if helped else "advertise", bits=mechanism.bits + 1)
+    grid = grid_of(mod=TRUSTING, change=change)
+    all_refuse("a wider sum reveals more", mechanism, grid, sums=sums, arrays=model(DIMENSION))
+
+
+def test_a_helper_that_counts_leaves_out_clients_of_a_wider_modulus(tmp_path):
+    """Whoever seals by hand, without the checks of a `ClientLimits`, is not in such a sum."""
+    helper = helper_in(tmp_path, HelperLimits(affords=within(math.inf)))
+    server, _, text = sum_of(helper, noisy(), 3, 0, np.zeros(DIMENSION), bits=32)
+    with pytest.raises(ProtocolError, match="within the helper's limits, got 0"):
+        helper.answer(server.request(text))
 
 
 def test_sums_among_clients_are_refused_since_nobody_would_add_the_noise():

@@ -370,8 +370,8 @@ def within(epsilon: float, delta: float = 1e-5, examples: int | None = None) -> 
     Returns:
         A function of the terms of a sum and of the number of sums of each offer that a client is
         in, this one included. It returns True if the client may be in this sum. It refuses an offer
-        that needs more clients or more noise of the helper than the terms guarantee, whose
-        certificate is wrong, or whose text this package would not write.
+        that needs more clients, more noise of the helper or another modulus than the terms
+        guarantee, whose certificate is wrong, or whose text this package would not write.
 
     Raises:
         TypeError, ValueError: an argument is out of bounds.
@@ -401,6 +401,7 @@ def within(epsilon: float, delta: float = 1e-5, examples: int | None = None) -> 
                 offer.mechanism.cohort > terms.least
                 or offer.size != terms.dimension
                 or terms.noise_variance < offer.helper_variance
+                or (offer.sends_remainders and terms.bits != offer.sum_bits(terms.cohort))
             ):
                 return False
             account.compose(RoundEvent(offer, frozenset({THIS_CLIENT})), count)

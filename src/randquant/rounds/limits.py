@@ -214,13 +214,7 @@ class ClientLimits:
                 f"Expected an offer for a cohort of at most {honest}, the clients of every sum "
                 f"without those that may collude, got {offer.mechanism.cohort}."
             )
-        # A sum that wraps around is no less private, but wrong: this client's answer, which costs
-        # it epsilon, would be wasted.
-        if terms.bits < offer.sum_bits(clients):
-            raise ProtocolError(
-                f"Expected a modulus of {offer.sum_bits(clients)} bits or more for a sum over "
-                f"{clients} clients, got {terms.bits}: it would wrap around."
-            )
+        self._check_modulus(offer, terms, clients)
         variance = 0.0 if isinstance(terms, Terms) else terms.noise_variance
         if variance < (needed := offer.helper_variance):
             # This client adds no noise to such codes: without the helper's the sum reveals them.
@@ -235,6 +229,23 @@ class ClientLimits:
             # Against the identity in this client's settings: a server that named a helper of its
             # own could open the seed, and see the codes.
             terms.key.check(self.helper_identity)
+
+    def _check_modulus(self, offer: Offer, terms: Terms | HelperTerms, clients: int) -> None:
+        needed = offer.sum_bits(clients)
+        # A sum that wraps around is no less private, but wrong: this client's answer, which costs
+        # it epsilon, would be wasted.
+        if terms.bits < needed:
+            raise ProtocolError(
+                f"Expected a modulus of {needed} bits or more for a sum over {clients} clients, got "
+                f"{terms.bits}: it would wrap around."
+            )
+        # theory/additive.md, Proposition 10: a wider sum would show how many clients' remainders
+        # had wrapped around, which their noise hides far less than the sum.
+        if terms.bits > needed and offer.sends_remainders:
+            raise ProtocolError(
+                f"Expected the modulus of {needed} bits that the offered mechanism's codes are "
+                f"remainders of, got {terms.bits}: a wider sum reveals more than is counted."
+            )
 
     def _check_neighbours(self, terms: Terms) -> None:
         others = len(terms.clients) - 1
