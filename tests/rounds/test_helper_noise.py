@@ -136,6 +136,20 @@ def test_a_server_that_invents_all_others_sees_one_client_under_the_whole_noise(
 # --- a server -------------------------------------------------------------------------------------
 
 
+def test_a_client_that_adds_its_own_noise_refuses_terms_with_the_helpers(tmp_path):
+    """Its log would no longer say that it counts on the other clients."""
+    mechanism = AdditiveMechanism("skellam", CLIP, 2.0, 5)
+    grid = grid_of(mod=TRUSTING, change=changed_terms("upload", noise_variance=0.25))
+    sums = WithHelper(helper_in(tmp_path))
+    all_refuse("without a helper's noise", mechanism, grid, sums=sums, arrays=model(DIMENSION))
+
+
+def test_colluders_do_not_matter_to_a_client_that_counts_on_no_others(tmp_path):
+    mod = QuantizeMod(epsilon=math.inf, colluders=3, helper=PINNED.hex())
+    weights, grid, _ = trained(noisy(), tmp_path, mod)
+    assert weights.any() and not refusals(grid)
+
+
 @pytest.mark.parametrize(
     ("variance", "reason"),
     [
@@ -242,6 +256,25 @@ def test_noise_that_nobody_can_draw_is_refused_and_nothing_answered(variance, tm
     server, _, text = sum_of(helper, noisy(), 3, 0, np.zeros(DIMENSION), noise_variance=variance)
     with pytest.raises(ProtocolError, match="noise variance"):
         helper.answer(server.request(text))
+    assert not helper.sums
+
+
+def test_a_little_noise_does_not_get_a_server_past_the_fewest_clients_of_an_operator(tmp_path):
+    """A quarter of a squared step hides nothing: the sum of one would be that client's codes."""
+    helper = helper_in(tmp_path, HelperLimits(least=50))
+    server, _, text = sum_of(helper, noisy(), 1, 0, np.zeros(DIMENSION), noise_variance=0.25)
+    with pytest.raises(ProtocolError, match="Expected sums of 50 clients or more"):
+        helper.answer(server.request(text))
+
+
+@pytest.mark.parametrize("mechanism", [noisy(), AdditiveMechanism("skellam", CLIP, 2.0, 1)])
+def test_an_offer_whose_bits_cannot_hold_its_noise_is_refused_by_a_helper(mechanism, tmp_path):
+    """And is no error of the helper's own, after which a server would ask again."""
+    text = Offer(replace(mechanism, noise_multiplier=1e6), DIMENSION).to_text()
+    digest = hashlib.sha256(text.encode()).digest()
+    terms = HelperTerms(b"s", helper_in(tmp_path).key, 9, 1, DIMENSION, 16, digest, noise_variance=1)
+    with pytest.raises(ProtocolError, match="for noise on 2048 coordinates"):
+        within(8.0)(terms, {text: 1}, print)
 
 
 def test_the_same_request_gets_the_same_noise_and_another_session_another(tmp_path):

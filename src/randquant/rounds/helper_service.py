@@ -392,6 +392,7 @@ def within(epsilon: float, delta: float = 1e-5, examples: int | None = None) -> 
                 if is_requested:
                     _check_canonical(offer, text)
                 offer = offer.for_unit(examples)
+                offer.release(1, "replace_one", "aggregate")  # its bits may not hold its noise
             except ValueError as error:  # also if there is no bound for one example
                 if is_requested:
                     raise ProtocolError(str(error)) from None

@@ -64,9 +64,9 @@ class ClientLimits:
             offers to train any other arrays. None accepts the offer's.
         buffers: treatment of running statistics: refuse offers with a different one. None accepts
             the offer's.
-        epsilon_alone: limit of the epsilon of this client's codes alone: of what is left if the
-            server has invented all other clients, or if they reveal all they know to it. Infinity
-            sets no limit.
+        epsilon_alone: limit of the epsilon without other clients' noise: of what is left if the
+            server has invented all of them, or if they reveal all they know to it. Noise that the
+            helper of a sum adds counts in it. Infinity sets no limit.
         helper: public identity, 64 hexadecimal digits, of the helper that this client trusts not to
             collude with the server: refuse sums with another one. None refuses all of them.
         examples: protect one example (one patient) instead of all data of this client, whose
@@ -207,7 +207,8 @@ class ClientLimits:
     def _check_terms(self, offer: Offer, terms: Terms | HelperTerms) -> None:
         # From `least` and not from the clients that were asked: a server may claim that all beyond
         # `least` were lost. The noise of colluders hides nothing: they know their own codes.
-        honest = terms.least - self.colluders
+        # This client itself is honest.
+        honest = max(terms.least - self.colluders, 1)
         clients = len(terms.clients) if isinstance(terms, Terms) else terms.cohort
         if offer.mechanism.cohort > honest:
             raise ProtocolError(
@@ -221,6 +222,12 @@ class ClientLimits:
             raise ProtocolError(
                 f"Expected terms by which a helper adds noise of a variance of {needed} or more to "
                 f"the sum, as the offer's guarantee needs, got {variance}."
+            )
+        if variance and not needed:
+            # Terms with the helper's noise say that no other client is counted on.
+            raise ProtocolError(
+                "Expected terms without a helper's noise for a mechanism whose clients add their "
+                f"own, got a variance of {variance}."
             )
         if isinstance(terms, Terms):
             self._check_neighbours(terms)
