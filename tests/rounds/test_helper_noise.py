@@ -15,7 +15,7 @@ import randquant as rq
 from randquant.aggregation import AdditiveMechanism, HelperNoise
 from randquant.channels import Key, wire
 from randquant.flower import AmongClients, Offer, QuantizedStrategy, QuantizeMod, WithHelper
-from randquant.rounds import RoundEvent, draw_noise, within
+from randquant.rounds import ClientLimits, RoundEvent, draw_noise, within
 from randquant.secure_sums import (
     Helper,
     HelperLimits,
@@ -147,7 +147,8 @@ def test_a_client_that_adds_its_own_noise_refuses_terms_with_the_helpers(tmp_pat
 def test_colluders_do_not_matter_to_a_client_that_counts_on_no_others(tmp_path):
     mod = QuantizeMod(epsilon=math.inf, colluders=3, helper=PINNED.hex())
     weights, grid, _ = trained(noisy(), tmp_path, mod)
-    assert weights.any() and not refusals(grid)
+    assert weights.any()
+    assert not refusals(grid)
 
 
 @pytest.mark.parametrize(
@@ -199,6 +200,23 @@ def test_a_helper_that_counts_leaves_out_clients_of_a_wider_modulus(tmp_path):
     server, _, text = sum_of(helper, noisy(), 3, 0, np.zeros(DIMENSION), bits=32)
     with pytest.raises(ProtocolError, match="within the helper's limits, got 0"):
         helper.answer(server.request(text))
+
+
+def test_proofs_of_remainders_are_refused_since_a_proven_sum_is_exact(tmp_path):
+    """It is one of integers below 2**64, whatever the modulus of its terms says."""
+    offer = Offer(AdditiveMechanism("skellam", CLIP, 2.0, 5), DIMENSION)
+    text = offer.to_text()
+    digest = hashlib.sha256(text.encode()).digest()
+    terms = HelperTerms(
+        b"s", helper_in(tmp_path).key, 5, 5, offer.size, 16, digest, offer.largest, bytes(32)
+    )
+    limits = ClientLimits(math.inf, helper=PINNED.hex())
+    with pytest.raises(ProtocolError, match="Expected no proofs of remainders modulo 65536"):
+        limits.check_offer(offer, terms, limits.empty_account())
+    assert not within(math.inf)(terms, {text: 1}, print)
+    plain = replace(terms, largest=0, commitment=b"")
+    limits.check_offer(offer, plain, limits.empty_account())
+    assert within(math.inf)(plain, {text: 1}, print)
 
 
 def test_sums_among_clients_are_refused_since_nobody_would_add_the_noise():
@@ -272,7 +290,8 @@ def test_an_offer_whose_bits_cannot_hold_its_noise_is_refused_by_a_helper(mechan
     """And is no error of the helper's own, after which a server would ask again."""
     text = Offer(replace(mechanism, noise_multiplier=1e6), DIMENSION).to_text()
     digest = hashlib.sha256(text.encode()).digest()
-    terms = HelperTerms(b"s", helper_in(tmp_path).key, 9, 1, DIMENSION, 16, digest, noise_variance=1)
+    key = helper_in(tmp_path).key
+    terms = HelperTerms(b"s", key, 9, 1, DIMENSION, 16, digest, noise_variance=1)
     with pytest.raises(ProtocolError, match="for noise on 2048 coordinates"):
         within(8.0)(terms, {text: 1}, print)
 

@@ -402,7 +402,9 @@ def within(epsilon: float, delta: float = 1e-5, examples: int | None = None) -> 
                 offer.mechanism.cohort > terms.least
                 or offer.size != terms.dimension
                 or terms.noise_variance < offer.helper_variance
+                # theory/additive.md, Proposition 10: proven sums are exact, as wide ones are.
                 or (offer.sends_remainders and terms.bits != offer.sum_bits(terms.cohort))
+                or (offer.sends_remainders and terms.largest)
             ):
                 return False
             account.compose(RoundEvent(offer, frozenset({THIS_CLIENT})), count)

@@ -243,8 +243,8 @@ class ClientLimits:
         # it epsilon, would be wasted.
         if terms.bits < needed:
             raise ProtocolError(
-                f"Expected a modulus of {needed} bits or more for a sum over {clients} clients, got "
-                f"{terms.bits}: it would wrap around."
+                f"Expected a modulus of {needed} bits or more for a sum over {clients} clients, "
+                f"got {terms.bits}: it would wrap around."
             )
         # theory/additive.md, Proposition 10: a wider sum would show how many clients' remainders
         # had wrapped around, which their noise hides far less than the sum.
@@ -324,6 +324,12 @@ def _operator_number(name: str, value: Any, kind: type[int] | type[float]) -> An
 def _check_largest(offer: Offer, terms: HelperTerms) -> None:
     # With a smaller largest code a client would fail if, and only if, one of its codes is larger:
     # whether it answers would reveal something about its data.
+    # theory/additive.md, Proposition 10: a proven sum is exact, and so no sum of remainders.
+    if terms.largest and offer.sends_remainders:
+        raise ProtocolError(
+            f"Expected no proofs of remainders modulo {offer.largest + 1}, got terms with them: a "
+            "proven sum is exact and reveals more than is counted."
+        )
     if terms.largest not in (0, offer.largest):
         raise ProtocolError(
             f"Expected proofs of codes up to {offer.largest}, the offer's largest, or none, got "
