@@ -157,7 +157,7 @@ class Offer:
 
     @property
     def sends_remainders(self) -> bool:
-        """Whether codes are remainders, so that a guarantee holds for sums of one modulus only."""
+        # Then the guarantee is for sums of one modulus only (theory/additive.md, Proposition 10).
         return self.mechanism.channel is None
 
     def sum_bits(self, clients: int) -> int:
