@@ -9,13 +9,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from flower_rounds import changed_terms, fedavg, model, one_round, refusals
+from flower_rounds import all_refuse, changed_terms, fedavg, grid_of, model, one_round, refusals
 
 import randquant as rq
-from randquant.aggregation import HelperNoise
+from randquant.aggregation import AdditiveMechanism, HelperNoise
 from randquant.channels import Key, wire
 from randquant.flower import AmongClients, Offer, QuantizedStrategy, QuantizeMod, WithHelper
-from randquant.rounds import RoundEvent, draw_noise, within
+from randquant.rounds import ClientLimits, RoundEvent, draw_noise, within
 from randquant.secure_sums import (
     Helper,
     HelperLimits,
@@ -106,8 +106,8 @@ def sum_of(helper, mechanism, clients, honest, update, session=b"s", **fields):
     offer = Offer(mechanism, DIMENSION)
     digest = hashlib.sha256(offer.to_text().encode()).digest()
     terms = HelperTerms(
-        session, helper.key, clients, 1, offer.size, mechanism.bits, digest,
-        **{"noise_variance": offer.helper_variance, **fields},
+        session, helper.key, clients, 1, offer.size, offer=digest,
+        **{"bits": mechanism.bits, "noise_variance": offer.helper_variance, **fields},
     )  # fmt: skip
     server = HelperSum(terms)
     payload = mechanism.encode(update, Key.generate())
@@ -134,6 +134,21 @@ def test_a_server_that_invents_all_others_sees_one_client_under_the_whole_noise(
 
 
 # --- a server -------------------------------------------------------------------------------------
+
+
+def test_a_client_that_adds_its_own_noise_refuses_terms_with_the_helpers(tmp_path):
+    """Its log would no longer say that it counts on the other clients."""
+    mechanism = AdditiveMechanism("skellam", CLIP, 2.0, 5)
+    grid = grid_of(mod=TRUSTING, change=changed_terms("upload", noise_variance=0.25))
+    sums = WithHelper(helper_in(tmp_path))
+    all_refuse("without a helper's noise", mechanism, grid, sums=sums, arrays=model(DIMENSION))
+
+
+def test_colluders_do_not_matter_to_a_client_that_counts_on_no_others(tmp_path):
+    mod = QuantizeMod(epsilon=math.inf, colluders=3, helper=PINNED.hex())
+    weights, grid, _ = trained(noisy(), tmp_path, mod)
+    assert weights.any()
+    assert not refusals(grid)
 
 
 @pytest.mark.parametrize(
@@ -165,6 +180,43 @@ def test_a_client_refuses_terms_with_less_noise_than_the_offer_counts_on(
     assert not weights.any()
     assert len(refusals(grid)) == len(NODES)
     assert all(reason in text for text in refusals(grid).values()), refusals(grid)
+
+
+@pytest.mark.parametrize("mechanism", [noisy(), AdditiveMechanism("skellam", CLIP, 2.0, 5)])
+@pytest.mark.parametrize("helped", [True, False])
+def test_a_client_refuses_a_wider_modulus_than_its_remainders_have(mechanism, helped, tmp_path):
+    """The sum of remainders shows how many wrapped around: at 32 bits the signs of one client's."""
+    if mechanism.helper_noise and not helped:
+        pytest.skip("refused anyway: nobody would add the noise")
+    sums = WithHelper(helper_in(tmp_path)) if helped else AmongClients()
+    change = changed_terms("upload" if helped else "advertise", bits=mechanism.bits + 1)
+    grid = grid_of(mod=TRUSTING, change=change)
+    all_refuse("a wider sum reveals more", mechanism, grid, sums=sums, arrays=model(DIMENSION))
+
+
+def test_a_helper_that_counts_leaves_out_clients_of_a_wider_modulus(tmp_path):
+    """Whoever seals by hand, without the checks of a `ClientLimits`, is not in such a sum."""
+    helper = helper_in(tmp_path, HelperLimits(affords=within(math.inf)))
+    server, _, text = sum_of(helper, noisy(), 3, 0, np.zeros(DIMENSION), bits=32)
+    with pytest.raises(ProtocolError, match="within the helper's limits, got 0"):
+        helper.answer(server.request(text))
+
+
+def test_proofs_of_remainders_are_refused_since_a_proven_sum_is_exact(tmp_path):
+    """It is one of integers below 2**64, whatever the modulus of its terms says."""
+    offer = Offer(AdditiveMechanism("skellam", CLIP, 2.0, 5), DIMENSION)
+    text = offer.to_text()
+    digest = hashlib.sha256(text.encode()).digest()
+    terms = HelperTerms(
+        b"s", helper_in(tmp_path).key, 5, 5, offer.size, 16, digest, offer.largest, bytes(32)
+    )
+    limits = ClientLimits(math.inf, helper=PINNED.hex())
+    with pytest.raises(ProtocolError, match="Expected no proofs of remainders modulo 65536"):
+        limits.check_offer(offer, terms, limits.empty_account())
+    assert not within(math.inf)(terms, {text: 1}, print)
+    plain = replace(terms, largest=0, commitment=b"")
+    limits.check_offer(offer, plain, limits.empty_account())
+    assert within(math.inf)(plain, {text: 1}, print)
 
 
 def test_sums_among_clients_are_refused_since_nobody_would_add_the_noise():
@@ -222,6 +274,26 @@ def test_noise_that_nobody_can_draw_is_refused_and_nothing_answered(variance, tm
     server, _, text = sum_of(helper, noisy(), 3, 0, np.zeros(DIMENSION), noise_variance=variance)
     with pytest.raises(ProtocolError, match="noise variance"):
         helper.answer(server.request(text))
+    assert not helper.sums
+
+
+def test_a_little_noise_does_not_get_a_server_past_the_fewest_clients_of_an_operator(tmp_path):
+    """A quarter of a squared step hides nothing: the sum of one would be that client's codes."""
+    helper = helper_in(tmp_path, HelperLimits(least=50))
+    server, _, text = sum_of(helper, noisy(), 1, 0, np.zeros(DIMENSION), noise_variance=0.25)
+    with pytest.raises(ProtocolError, match="Expected sums of 50 clients or more"):
+        helper.answer(server.request(text))
+
+
+@pytest.mark.parametrize("mechanism", [noisy(), AdditiveMechanism("skellam", CLIP, 2.0, 1)])
+def test_an_offer_whose_bits_cannot_hold_its_noise_is_refused_by_a_helper(mechanism, tmp_path):
+    """And is no error of the helper's own, after which a server would ask again."""
+    text = Offer(replace(mechanism, noise_multiplier=1e6), DIMENSION).to_text()
+    digest = hashlib.sha256(text.encode()).digest()
+    key = helper_in(tmp_path).key
+    terms = HelperTerms(b"s", key, 9, 1, DIMENSION, 16, digest, noise_variance=1)
+    with pytest.raises(ProtocolError, match="for noise on 2048 coordinates"):
+        within(8.0)(terms, {text: 1}, print)
 
 
 def test_the_same_request_gets_the_same_noise_and_another_session_another(tmp_path):

@@ -232,22 +232,22 @@ class RunAccountant:
 
     def assumes(self) -> str:
         """State what `get_epsilon` assumes of others, and the bound without it."""
-        assumed, helped = _assumed(others := self._honest_others()), self._relies_on_helper()
         # The bound without others also holds against an adversary who sees individual codes, such
         # as a server that colludes with the helper; but not where the helper's noise is in it.
-        on = HELPER_ADDS_NOISE if helped else self.counts_on if others else ""
-        without = []
+        others, helped, without = self._honest_others(), self._relies_on_helper(), []
         if others:
             left = self._bound(without_others=True)
-            otherwise = "it does, or " if on and not helped else ""
+            otherwise = "it does, or " if self.counts_on and not helped else ""
             without = [f"{left} if {otherwise}all others are invented"]
         if helped:
             without.append("no guarantee if it does not")
-            assumed += ", if" if not others else " and"
-        elif on:
-            assumed += " and"
-        conditions = f"{assumed} {on}" if on else assumed
-        return ", and ".join([conditions, *without]) + self.chosen()
+        return ", and ".join([self._conditions(), *without]) + self.chosen()
+
+    def _conditions(self) -> str:
+        assumed, helped = _assumed(others := self._honest_others()), self._relies_on_helper()
+        on = HELPER_ADDS_NOISE if helped else self.counts_on if others else ""
+        joined = " and " if others else ", if "
+        return f"{assumed}{joined}{on}" if on else assumed
 
     def chosen(self) -> str:
         """Return what the bound assumes if a client has answered several kinds of offers, or ""."""
@@ -297,7 +297,7 @@ class RunAccountant:
             "delta": self.delta,
             "neighboring": self.neighboring,
             "num_releases": self.num_releases,
-            "assumes": _assumed(self._honest_others()),
+            "assumes": self._conditions(),
             "offers": [offer.to_text() for offer in offers],
             "clients": {
                 str(client): {place[offer]: count for offer, count in spent.items()}

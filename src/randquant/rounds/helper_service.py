@@ -370,8 +370,8 @@ def within(epsilon: float, delta: float = 1e-5, examples: int | None = None) -> 
     Returns:
         A function of the terms of a sum and of the number of sums of each offer that a client is
         in, this one included. It returns True if the client may be in this sum. It refuses an offer
-        that needs more clients or more noise of the helper than the terms guarantee, whose
-        certificate is wrong, or whose text this package would not write.
+        that needs more clients, more noise of the helper or another modulus than the terms
+        guarantee, whose certificate is wrong, or whose text this package would not write.
 
     Raises:
         TypeError, ValueError: an argument is out of bounds.
@@ -392,6 +392,7 @@ def within(epsilon: float, delta: float = 1e-5, examples: int | None = None) -> 
                 if is_requested:
                     _check_canonical(offer, text)
                 offer = offer.for_unit(examples)
+                offer.release(1, "replace_one", "aggregate")  # its bits may not hold its noise
             except ValueError as error:  # also if there is no bound for one example
                 if is_requested:
                     raise ProtocolError(str(error)) from None
@@ -401,6 +402,9 @@ def within(epsilon: float, delta: float = 1e-5, examples: int | None = None) -> 
                 offer.mechanism.cohort > terms.least
                 or offer.size != terms.dimension
                 or terms.noise_variance < offer.helper_variance
+                # theory/additive.md, Proposition 10: proven sums are exact, as wide ones are.
+                or (offer.sends_remainders and terms.bits != offer.sum_bits(terms.cohort))
+                or (offer.sends_remainders and terms.largest)
             ):
                 return False
             account.compose(RoundEvent(offer, frozenset({THIS_CLIENT})), count)

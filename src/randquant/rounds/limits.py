@@ -64,9 +64,9 @@ class ClientLimits:
             offers to train any other arrays. None accepts the offer's.
         buffers: treatment of running statistics: refuse offers with a different one. None accepts
             the offer's.
-        epsilon_alone: limit of the epsilon of this client's codes alone: of what is left if the
-            server has invented all other clients, or if they reveal all they know to it. Infinity
-            sets no limit.
+        epsilon_alone: limit of the epsilon without other clients' noise: of what is left if the
+            server has invented all of them, or if they reveal all they know to it. Noise that the
+            helper of a sum adds counts in it. Infinity sets no limit.
         helper: public identity, 64 hexadecimal digits, of the helper that this client trusts not to
             collude with the server: refuse sums with another one. None refuses all of them.
         examples: protect one example (one patient) instead of all data of this client, whose
@@ -207,26 +207,27 @@ class ClientLimits:
     def _check_terms(self, offer: Offer, terms: Terms | HelperTerms) -> None:
         # From `least` and not from the clients that were asked: a server may claim that all beyond
         # `least` were lost. The noise of colluders hides nothing: they know their own codes.
-        honest = terms.least - self.colluders
+        # This client itself is honest.
+        honest = max(terms.least - self.colluders, 1)
         clients = len(terms.clients) if isinstance(terms, Terms) else terms.cohort
         if offer.mechanism.cohort > honest:
             raise ProtocolError(
                 f"Expected an offer for a cohort of at most {honest}, the clients of every sum "
                 f"without those that may collude, got {offer.mechanism.cohort}."
             )
-        # A sum that wraps around is no less private, but wrong: this client's answer, which costs
-        # it epsilon, would be wasted.
-        if terms.bits < offer.sum_bits(clients):
-            raise ProtocolError(
-                f"Expected a modulus of {offer.sum_bits(clients)} bits or more for a sum over "
-                f"{clients} clients, got {terms.bits}: it would wrap around."
-            )
+        self._check_modulus(offer, terms, clients)
         variance = 0.0 if isinstance(terms, Terms) else terms.noise_variance
         if variance < (needed := offer.helper_variance):
             # This client adds no noise to such codes: without the helper's the sum reveals them.
             raise ProtocolError(
                 f"Expected terms by which a helper adds noise of a variance of {needed} or more to "
                 f"the sum, as the offer's guarantee needs, got {variance}."
+            )
+        if variance and not needed:
+            # Terms with the helper's noise say that no other client is counted on.
+            raise ProtocolError(
+                "Expected terms without a helper's noise for a mechanism whose clients add their "
+                f"own, got a variance of {variance}."
             )
         if isinstance(terms, Terms):
             self._check_neighbours(terms)
@@ -235,6 +236,23 @@ class ClientLimits:
             # Against the identity in this client's settings: a server that named a helper of its
             # own could open the seed, and see the codes.
             terms.key.check(self.helper_identity)
+
+    def _check_modulus(self, offer: Offer, terms: Terms | HelperTerms, clients: int) -> None:
+        needed = offer.sum_bits(clients)
+        # A sum that wraps around is no less private, but wrong: this client's answer, which costs
+        # it epsilon, would be wasted.
+        if terms.bits < needed:
+            raise ProtocolError(
+                f"Expected a modulus of {needed} bits or more for a sum over {clients} clients, "
+                f"got {terms.bits}: it would wrap around."
+            )
+        # theory/additive.md, Proposition 10: a wider sum would show how many clients' remainders
+        # had wrapped around, which their noise hides far less than the sum.
+        if terms.bits > needed and offer.sends_remainders:
+            raise ProtocolError(
+                f"Expected the modulus of {needed} bits that the offered mechanism's codes are "
+                f"remainders of, got {terms.bits}: a wider sum reveals more than is counted."
+            )
 
     def _check_neighbours(self, terms: Terms) -> None:
         others = len(terms.clients) - 1
@@ -306,6 +324,12 @@ def _operator_number(name: str, value: Any, kind: type[int] | type[float]) -> An
 def _check_largest(offer: Offer, terms: HelperTerms) -> None:
     # With a smaller largest code a client would fail if, and only if, one of its codes is larger:
     # whether it answers would reveal something about its data.
+    # theory/additive.md, Proposition 10: a proven sum is exact, and so no sum of remainders.
+    if terms.largest and offer.sends_remainders:
+        raise ProtocolError(
+            f"Expected no proofs of remainders modulo {offer.largest + 1}, got terms with them: a "
+            "proven sum is exact and reveals more than is counted."
+        )
     if terms.largest not in (0, offer.largest):
         raise ProtocolError(
             f"Expected proofs of codes up to {offer.largest}, the offer's largest, or none, got "

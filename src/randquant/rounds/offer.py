@@ -155,6 +155,11 @@ class Offer:
             return 0.0
         return mechanism.plan(self.dimension).noise.variance
 
+    @property
+    def sends_remainders(self) -> bool:
+        # Then the guarantee is for sums of one modulus only (theory/additive.md, Proposition 10).
+        return self.mechanism.channel is None
+
     def sum_bits(self, clients: int) -> int:
         # Of the smallest modulus with which a sum over these clients does not wrap around.
         return self.mechanism.sum_bits(self.dimension, clients)

@@ -53,7 +53,8 @@ class HelperLimits:
     """The limits that a helper's operator sets to servers' requests.
 
     Args:
-        least: fewest clients in a sum, whatever its terms say.
+        least: fewest clients in a sum, whatever its terms say; with 2 also one, if this helper adds
+            noise.
         most_sums: largest number of sums that a client may be in; None for any number.
         clients, coordinates: largest numbers in a sum, which bound the memory of one request. A
             code that is proven counts as its bits.
@@ -97,10 +98,12 @@ class HelperLimits:
                 f"Expected noise of a variance of {self.least_noise} or more, as this helper "
                 f"demands, got {terms.noise_variance}."
             )
-        # With the helper's noise a sum of one client is as safe as one of a thousand.
-        if terms.least < self.least and not terms.noise_variance:
+        # With the helper's noise a sum of one client is as safe as one of two. More than two are
+        # this operator's own demand: a server cannot escape it by asking for a little noise.
+        fewest = 1 if terms.noise_variance and self.least == 2 else self.least
+        if terms.least < fewest:
             raise ProtocolError(
-                f"Expected sums of {self.least} clients or more, as this helper demands, got "
+                f"Expected sums of {fewest} clients or more, as this helper demands, got "
                 f"least={terms.least}."
             )
         # The guarantee of the terms is for at most `cohort` clients, whose codes the modulus holds.
@@ -322,6 +325,9 @@ class Helper:
         left_out |= dict.fromkeys(unsigned, UNSIGNED) | dict.fromkeys(invalid, INVALID)
         valid = request.seeds.keys() - left_out.keys()
         _check_least(request.terms, valid)
+        if request.terms.noise_variance:
+            # Of no coordinates: noise that cannot be drawn is refused before anything is counted.
+            self._drawn(request.terms, 0, Key(bytes(32)))
         offer = request.terms.offer, request.offer if self._limits.affords else ""
         while True:
             accounts = self._journal.accounts(valid if self._limits.counted else ())
@@ -395,13 +401,15 @@ class Helper:
         ever be answered in one session (a restored folder, a copied process), the difference of the
         two answers has the noise of both, and would be exact with one noise for the session.
         """
-        assert self._draw_noise is not None  # `answer` has refused the request otherwise
         secret = hmac.digest(self._opening.secret, b"randquant helper noise\0", "sha256")
         clients_in_sum = request.digest + hashlib.sha256(write_listed(left_out)).digest()
         key = Key(hmac.digest(secret, clients_in_sum, "sha256"))
-        terms = request.terms
+        return self._drawn(request.terms, request.terms.dimension, key)
+
+    def _drawn(self, terms: HelperTerms, count: int, key: Key) -> np.ndarray:
+        assert self._draw_noise is not None  # `answer` has refused the request otherwise
         try:
-            return self._draw_noise(terms.noise_variance, terms.dimension, key)
+            return self._draw_noise(terms.noise_variance, count, key)
         except ValueError as error:
             raise ProtocolError(str(error)) from None
 
