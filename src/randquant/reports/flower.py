@@ -10,7 +10,7 @@ from randquant.reports import meaning, pages
 from randquant.reports.figures import Axis, Figure, line_chart
 from randquant.reports.notebook import Facts
 from randquant.reports.pages import DataTable, Notes, Paragraphs, Section
-from randquant.rounds.accountant import SO_FAR
+from randquant.rounds.accountant import HELPER_ADDS_NOISE, SO_FAR
 from randquant.rounds.history import History, Measured, RoundRow
 
 Card = tuple[str, str, list[str]]  # name, figure, lines below it
@@ -144,7 +144,9 @@ def _meaning(history: History) -> Paragraphs:
     if not math.isinf(guarantee.epsilon):
         assumed = f"{formatting.bound(guarantee.epsilon)} {history.assumes}."
         assumed = assumed.replace("epsilon <=", "ε\u00a0<=").replace("<= ", "≤\u00a0")
-        assumed += f" {MEMBERS if history.helped else DIRECTORY}" * summed
+        # With the helper's noise it does not matter whether the other clients exist.
+        counts_on_others = summed and HELPER_ADDS_NOISE not in history.assumes
+        assumed += f" {MEMBERS if history.helped else DIRECTORY}" * counts_on_others
         items = [
             ("What is promised.", meaning.promise(guarantee)),
             *meaning.comparison(guarantee, history.other_relation),
