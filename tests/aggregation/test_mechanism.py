@@ -119,6 +119,17 @@ def test_more_coordinates_than_rounding_is_bounded_for_are_refused():
         clip_to_norm(many, 1.0)
 
 
+@given(st.floats(1e-45, 1e6), st.integers(1, 5))
+def test_no_coordinate_that_is_sent_is_beyond_its_threshold(clip, far):
+    """Thresholds that float32 has not are rounded towards zero: noise is scaled to them."""
+    update = far * clip * np.array([1.0, -1.0, 0.5 / far])
+    for mechanism in (ClippedSGD(clip), CentralGaussian(clip, 1.0)):
+        sent = np.frombuffer(mechanism.encode(update, Key.from_seed(0)), "<f4")
+        assert (np.abs(sent.astype(np.float64)) <= clip).all()
+        if clip > 1e-37:  # of numbers that float32 has, the nearest
+            assert sent[:2] == pytest.approx(clip * np.array([1, -1]), rel=2.0**-23, abs=0)
+
+
 def test_clipping_as_a_whole_changes_what_central_noise_is_scaled_by():
     x = updates(7, 1000)
     for mechanism, distance in (

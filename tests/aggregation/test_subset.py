@@ -241,6 +241,22 @@ def test_a_mean_is_that_of_the_decoded_codes_in_their_places_and_of_zeros_elsewh
     assert np.array_equal(alone, codes[0])
 
 
+def test_a_sum_over_many_alike_is_decoded_without_wrapping_around():
+    """Its bits are those of coordinates as long as the whole update has, whatever is sent of it."""
+    clients, update, draw = 400, updates(1, 1024, 1.0)[0], np.random.default_rng(0)
+    narrow = rq.stochastic_rounding(clip=3 / 32, levels=2, margin=0.6 / 32)
+    mechanism = sending(64, cohort=clients, channel=narrow)
+    bits, (first, step) = mechanism.sum_bits(1024, clients), narrow.lattice
+    for seed in range(20):
+        now = mechanism.in_round(seed)
+        sent = now.projection(1024).forward(update)
+        ones = np.interp(sent, narrow.inputs, narrow.probabilities[:, 1])
+        totals = draw.binomial(clients, ones)
+        exact = now.projection(1024).inverse(first + step / clients * totals)
+        decoded = now.decode(totals % 2**bits, clients, 1024)
+        np.testing.assert_allclose(decoded, exact, rtol=1e-5, atol=1e-5)
+
+
 def test_a_payload_states_k_and_its_subset():
     x = updates(1, 200, 1.0)[0]
     for mechanism in (sending(100), skellam(100)):

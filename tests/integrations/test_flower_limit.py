@@ -22,13 +22,13 @@ from flower_rounds import (
     refusals,
     run,
 )
-from flwr.app import Message, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from randquant._internal import round_up
 from randquant.integrations import QuantizedStrategy, QuantizeMod
 from randquant.privacy import account
-from randquant.rounds import Offer, RoundEvent, RoundsFailed, RunAccountant
+from randquant.rounds import ACCOUNT_RECORD, Offer, RoundEvent, RoundsFailed, RunAccountant
 from randquant.rounds import accountant as accounting
 
 
@@ -88,20 +88,35 @@ def test_what_is_spent_between_the_first_step_and_the_upload_counts(tmp_path):
     all_refuse("this client's limit", noisy(cohort=5), grid)
 
 
-def test_an_account_that_a_train_function_throws_away_is_kept():
+def forget(context, earlier):
+    context.state = RecordDict({})
+
+
+def put_back(context, earlier):
+    context.state[ACCOUNT_RECORD] = ConfigRecord(earlier["first"])
+
+
+def change(context, earlier):
+    context.state[ACCOUNT_RECORD].clear()
+
+
+@pytest.mark.parametrize("spoil", [forget, put_back, change])
+def test_an_account_that_a_train_function_spoils_is_kept(spoil):
     mechanism = noisy("local")
     limit = account([mechanism.release(5, 2)], 1e-5, quick=True).epsilon
-    app = ClientApp()
+    app, earlier = ClientApp(), {}
 
     @app.train(mods=[QuantizeMod(epsilon=limit)])
     def _train(message, context):
-        context.state = RecordDict({})
+        earlier.setdefault("first", dict(context.state[ACCOUNT_RECORD]))
+        spoil(context, earlier)
         return Message(RecordDict({"arrays": message.content["arrays"]}), reply_to=message)
 
     grid = InProcessGrid(app, [1, 2])
     with pytest.raises(RoundsFailed):
         one_round(mechanism, grid=grid, patience=1, rounds=9)
     assert sum(reply.has_content() for *_, reply in grid.seen) == 4
+    assert [answers_of(context) for context in grid.contexts.values()] == [2, 2]
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"clients": {}}', None])

@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 import randquant as rq
 from randquant.aggregation import update_mechanism
 from randquant.integrations import QuantizedStrategy, QuantizeMod
-from randquant.rounds import AmongClients, ServerStore
+from randquant.rounds import AmongClients, RoundsFailed, ServerStore
 from randquant.secure_sums import Losses
 
 
@@ -69,6 +69,22 @@ def test_whoever_leaves_at_whatever_step_the_rest_is_summed_exactly(data, client
     else:
         assert strategy.history[0].failed
         assert not found.any()
+
+
+class Idle(strategies.FedAvg):
+    """A strategy that takes no step, as Flower's do where all replies are errors."""
+
+    def aggregate_train(self, server_round, replies):
+        return None, None
+
+
+def test_rounds_without_a_step_have_failed_and_are_paid_for():
+    grid = grid_of()
+    strategy = QuantizedStrategy(Idle(fraction_evaluate=0.0), exact(), patience=2)
+    with pytest.raises(RoundsFailed, match="2 failures in a row, the last: the strategy took no"):
+        run(strategy, grid, rounds=9)
+    assert [row.failed for row in strategy.history] == ["the strategy took no step"] * 2
+    assert strategy.accountant.answers(1) == 2
 
 
 def test_weights_that_may_be_tied_are_named_before_anybody_is_asked():

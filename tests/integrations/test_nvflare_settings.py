@@ -10,10 +10,11 @@ import pytest
 from helper_sums import PINNED, helper_in
 from nvflare_job import SITES, Server, context_of
 
+import randquant as rq
 from randquant.aggregation import VectorMechanism
 from randquant.integrations import JobOptions, QuantizeController, QuantizeFilter
 from randquant.mechanisms import stochastic_rounding
-from randquant.rounds import WithHelper
+from randquant.rounds import Target, WithHelper
 
 COARSER = VectorMechanism(stochastic_rounding(clip=0.5, levels=2, margin=0.4), clip_norm=1.0)
 SUMMED = VectorMechanism(stochastic_rounding(0.5, 2, 2.0), 1.0, "aggregate", len(SITES))
@@ -130,3 +131,52 @@ def test_a_setting_of_a_site_changes_its_limits_or_files_and_nothing_else(name, 
     if name == "folder":
         value, changes = str(tmp_path / "b"), {"ledger": str(tmp_path / "b" / "va.account")}
     assert limits(**{name: value}) == usual | changes != usual
+
+
+@pytest.fixture
+def planned(monkeypatch):
+    """Return all that follows from the settings of a target, by name.
+
+    What is planned for it is `test_flower_planned`; here, that the job is held to the same.
+    """
+    seen = []
+    plan = lambda target, dimension, log: seen.append((target, dimension)) or COARSER  # noqa: E731
+    monkeypatch.setattr(Target, "mechanism", plan)
+
+    def plan_and_observe(**changes):
+        given = {"model": 16, "epsilon": 2.0, "rounds": 20, "sites": 4, "folder": "a",
+                 "examples": 184, **changes}  # fmt: skip
+        job = QuantizeController.for_target(**given)
+        target, dimension = seen.pop()
+        held = job.stop_at_epsilon, job.delta, job.rounds, job.examples, job.min_clients
+        assert held == (
+            target.epsilon, target.delta, target.rounds, target.examples, target.summed
+        )  # fmt: skip
+        return {
+            "model": dimension, "epsilon": target.epsilon, "rounds": target.rounds,
+            "sites": target.population, "folder": job.folder, "delta": target.delta,
+            "examples": target.examples, "privacy": target.privacy, "options": job.options,
+        }  # fmt: skip
+
+    return plan_and_observe
+
+
+TARGET = {
+    "model": 40, "epsilon": 1.0, "rounds": 5, "sites": 6, "folder": "other", "delta": 1e-8,
+    "examples": 50, "privacy": rq.Privacy(clip_norm=2.0), "options": JobOptions(patience=7),
+}  # fmt: skip
+
+
+def test_every_setting_of_a_target_is_here():
+    known = [*inspect.signature(QuantizeController.for_target).parameters]
+    assert [*TARGET, "sums"] == sorted(known, key=[*TARGET, "sums"].index)
+
+
+@pytest.mark.parametrize("name", TARGET)
+def test_a_setting_of_a_target_changes_what_it_must_and_nothing_else(name, planned):
+    assert planned(**{name: TARGET[name]}) == planned() | {name: TARGET[name]} != planned()
+
+
+def test_delta_is_a_tenth_of_one_over_all_that_are_protected_by_default(planned):
+    assert [planned(sites=n)["delta"] for n in (6, 400)] == [1e-5, 0.1 / (400 * 184)]
+    assert [planned(sites=n, examples=None)["delta"] for n in (6, 20_000)] == [1e-5, 0.1 / 20_000]

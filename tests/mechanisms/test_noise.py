@@ -10,6 +10,8 @@ import mpmath
 import numpy as np
 import oracle  # noqa: F401  (sets 60 digits)
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from mpmath import mpf
 from slow import slow
 
@@ -323,3 +325,11 @@ def test_wrong_laws_are_refused():
     ):
         with pytest.raises(ValueError, match="Expected"):
             make()
+
+
+@given(st.sampled_from(sorted(NOISES)), st.floats(0.3, 1e6))
+def test_a_noise_of_at_least_a_variance_is_the_least_that_has_it(kind, variance):
+    found = NOISES[kind](variance)
+    assert found.variance >= variance
+    step = 0.5 if kind == "binomial" else 0.0  # of a pair of trials
+    assert found.variance <= variance + step

@@ -29,6 +29,7 @@ from randquant.privacy import (
 DELTA = 1e-5
 PAIRS = [(*g, *pair) for g in GROUPS for pair in itertools.combinations(of_group(*g), 2)]
 REPLACED = [pair for pair in PAIRS if pair[1] == "replace_one"]
+AGGREGATE = of_group("aggregate", "replace_one")
 ZEROED = [pair for pair in PAIRS if pair[1] == "zero_out"]  # which are composed in the same way
 
 
@@ -194,3 +195,15 @@ def test_a_pure_release_adds_its_epsilon_to_others():
         assert both.epsilon >= 0.5 + alone
     many = [replace(gaussian, rounds=1000), laplace]  # then they hide each other better together
     assert rq.account(many, 1e-6).epsilon < 0.5 + rq.account(many[:1], 1e-6).epsilon
+
+
+NOTHING = LaplaceRelease(40.0, 0, 0.0, cohort=20, dimension=3, rounds=1)
+
+
+@pytest.mark.parametrize("name", [n for n, each in AGGREGATE.items() if each.distance > 0])
+def test_the_part_of_delta_for_the_law_that_is_drawn_is_set_aside_in_every_comparison(name):
+    """A pure part is composed by itself; what is left for the rest must stay the same."""
+    release = AGGREGATE[name]
+    assert cost(NOTHING) == 0
+    beside = cost(release, NOTHING, quick=True)
+    assert cost(release, quick=True) <= beside <= cost(release, quick=True) * (1 + 1e-6)

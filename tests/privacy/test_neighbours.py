@@ -22,7 +22,14 @@ from randquant.aggregation import (
 from randquant.channels import Key, encoding, wire
 from randquant.mechanisms import NOISES
 from randquant.planning import calibrate
-from randquant.privacy import HiddenCohorts, Ledger, NoiseRelease, VectorRelease, run_release
+from randquant.privacy import (
+    GaussianRelease,
+    HiddenCohorts,
+    Ledger,
+    NoiseRelease,
+    VectorRelease,
+    run_release,
+)
 from randquant.rounds import Offer
 
 DIMENSION, NORM = 8, 1.0
@@ -205,6 +212,36 @@ def test_a_mechanism_without_a_derived_distance_is_refused_for_one_example(mecha
     for door in doors:
         with pytest.raises((ValueError, TypeError), match=r"Expected a mechanism that"):
             door()
+
+
+class Stubborn:
+    """A mechanism of somebody's own, whose releases are what they are, whatever is asked."""
+
+    def __init__(self, **of):
+        self.answer = GaussianRelease(2.0, DIMENSION, 1, "local", **of)
+
+    def release(self, dimension, rounds, neighboring="replace_one"):
+        return self.answer
+
+    def example_release(self, dimension, rounds, neighboring, examples):
+        return self.answer
+
+
+@pytest.mark.parametrize("examples", [None, 20])
+@pytest.mark.parametrize("relation", RELATIONS)
+def test_a_release_of_another_relation_or_unit_than_was_asked_for_is_refused(relation, examples):
+    """Its figure would be printed, and compared with a limit, as that of what was asked for."""
+    other = next(each for each in RELATIONS if each != relation)
+    one = examples is not None
+    asked = {"neighboring": relation, "examples": examples}
+    found = run_release(Stubborn(neighboring=relation, one_example=one), DIMENSION, 1, **asked)
+    assert (found.neighboring, found.unit) == (relation, "example" if one else "client")
+    for wrong in (Stubborn(neighboring=other, one_example=one),
+                  Stubborn(neighboring=relation, one_example=not one)):  # fmt: skip
+        for door in (lambda m: run_release(m, DIMENSION, 1, **asked),
+                     lambda m: Ledger(m, DIMENSION, delta=1e-5, **asked)):  # fmt: skip
+            with pytest.raises(ValueError, match=f"Expected Stubborn to release one .*{relation}"):
+                door(wrong)
 
 
 def test_numbers_and_hidden_cohorts_are_refused_for_one_example():

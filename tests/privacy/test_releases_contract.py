@@ -42,6 +42,18 @@ def test_a_larger_order_never_costs_less(trust, neighboring, name):
     assert 0 <= release.distance < 1e-9
 
 
+@pytest.mark.parametrize("name", ["noise", "binomial", "laplace"])
+def test_each_coordinate_of_each_round_is_drawn_from_a_table(name):
+    """Each draw is a little away from its law, and delta pays for them all."""
+    release = of_group("aggregate", "replace_one")[name]
+    one = dataclasses.replace(release, dimension=1, rounds=1)
+    assert one.distance > 0
+    for dimension, rounds in ((7, 1), (1, 5), (7, 5)):
+        many = dataclasses.replace(release, dimension=dimension, rounds=rounds)
+        exact = pytest.approx(dimension * rounds * one.distance, rel=1e-12, abs=0)
+        assert many.distance == exact
+
+
 @pytest.mark.slow(after=9)
 @pytest.mark.parametrize(
     ("trust", "name"),

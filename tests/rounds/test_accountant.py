@@ -42,10 +42,11 @@ class Accounts(RuleBasedStateMachine):
 
     @rule(clients=SOME, offer=st.sampled_from(OFFERS), count=st.integers(1, 3))
     def round(self, clients, offer, count):
-        event, limit = RoundEvent(offer, clients), 6.0
+        event = RoundEvent(offer, clients)
         after = [self.answered.get(c, Counter()) + Counter({offer: count}) for c in clients]
-        exceeds = self.accountant.would_exceed(event, limit, count)
-        assert exceeds == (max(map(cost, after)) > limit)
+        worst = max(map(cost, after))
+        assert not self.accountant.would_exceed(event, worst, count)
+        assert self.accountant.would_exceed(event, worst * (1 - 1e-9), count)
         self.accountant.compose(event, count)
         for client in clients:
             for _ in range(count):

@@ -65,6 +65,26 @@ def test_the_helper_sees_nothing_of_the_part_of_the_server(monkeypatch):
     assert bytes(range(PART_BYTES)) not in JointSeed(SESSION).request
 
 
+def test_neither_the_server_nor_the_helper_has_chosen_a_seed_alone(monkeypatch):
+    """The session, the server's part and the helper's signature: each changes it."""
+
+    def seed_of(session=SESSION, part=0, helper=IDENTITY):
+        monkeypatch.setattr(joint_seed.os, "urandom", lambda count: bytes([part]) * count)
+        server = JointSeed(session)
+        seed, proof = server.close(signed(helper, server.request))
+        assert proved(session, proof, helper.public_key().public_bytes_raw()) == seed
+        return seed
+
+    others = [Ed25519PrivateKey.generate() for _ in range(4)]
+    seeds = [
+        *(seed_of(helper=other) for other in others),
+        *(seed_of(part=part) for part in range(4)),
+        *(seed_of(session=b"%d" % n) for n in range(4)),
+    ]
+    assert len(set(seeds)) == len(seeds)
+    assert seed_of() == seed_of()
+
+
 def test_a_helper_signs_nothing_else(tmp_path):
     helper = helper_in(tmp_path)
     for request in (

@@ -148,6 +148,8 @@ def test_the_noise_that_is_drawn_is_the_noise_that_is_accounted(trust, epsilon):
     assert release.cohort == (12 if trust == "aggregate" else 1)
     law = terms.law if isinstance(terms.law, DiscreteLaplace) else release.noise
     assert law == terms.law
+    # Every client draws a share for every coordinate.
+    assert release.distance >= terms.dimension * terms.law.distance(release.cohort)
     draws = np.concatenate([terms.share(Key.from_seed(k)) for k in range(25)])
     ratio = draws.var() / terms.law.variance
     kurtosis = 6.0 + 30 / release.cohort

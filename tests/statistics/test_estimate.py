@@ -7,6 +7,7 @@ import pytest
 from scipy import stats
 
 import randquant as rq
+from randquant.channels import Key
 from randquant.privacy import Interval
 from randquant.statistics import (
     LAPLACE_HALF_WIDTH,
@@ -88,3 +89,36 @@ def test_a_ratio_has_just_the_solutions(seed):
         assert found.upper - found.lower <= np.ptp(solved) + 1e-3
     if n**2 <= c or n < 0.5:
         assert found == Interval(-1.0, 1.0)
+
+
+def test_the_rounding_of_many_records_is_in_the_error_that_is_stated():
+    """Of very many records it is most of the error."""
+    terms = rq.survey({"x": rq.Mean(0, 1)}, 1.0, 1e-6, "central", 1, 100, unit="example")
+    block, amplitude = terms.queries["x"].block(), terms.amplitudes["x"]
+    # What rounding does, where it does most: a number half a step from two integers.
+    halfway = {"x": np.full(4000, (1 + 0.5 / amplitude) / 2)}
+    drawn = np.array([terms.vector(halfway, Key.from_seed(k))[0] for k in range(40)])
+    share = drawn.var() / 4000
+    assert 0.1 < share < 0.45  # of 40 draws around 1/4
+    for records in (100, 10**9):
+        present = terms.read(np.zeros(block.size, np.int64), records)["x"]["present"]
+        noise = present.noise_error * block.scales(amplitude, terms.norm)[-1]
+        assert noise**2 == pytest.approx(terms.law.variance + records / 4, rel=1e-9, abs=0)
+
+
+def test_a_quantile_allows_for_values_that_the_noise_has_hidden():
+    """There may be more of them than are seen, by the noise in their number: they vary more."""
+    query, amplitude, count = rq.Quantiles(0, 16, steps=16, at=[0.5]), 2**12, 64
+    block = query.block()
+    sums = block.total(np.repeat(np.arange(16), count // 16), amplitude, "l2", Key.from_seed(0))
+
+    def stated(deviation):
+        noise = SumNoise(deviation, NORMAL_HALF_WIDTH)
+        return query.answer(Totals(sums, count, amplitude, "l2", noise))["0.5"].sampling_error
+
+    mixing = block.counts(sums, count, amplitude, "l2")[1]
+    hidden = 8.0  # the deviation of the number of values
+    deviation = hidden / np.linalg.norm(mixing[:-1].sum(axis=0))
+    assert stated(deviation) == pytest.approx(
+        stated(1e-9) * math.sqrt(1 + hidden / count), rel=1e-6, abs=0
+    )

@@ -13,13 +13,14 @@ import pytest
 import stores
 from interrupted import SMALL, Interrupted, begin, go_on
 
+import randquant as rq
 from randquant import cli
 from randquant._internal import files, round_up, serialization
 from randquant._internal.database import Database
 from randquant.mechanisms import build
 from randquant.privacy import save_channel
 from randquant.reports import report_run
-from randquant.training import Algorithm, RunStore, read_finished, read_run
+from randquant.training import Algorithm, RunStore, Task, TrainConfig, read_finished, read_run
 from randquant.training.runs import execution as runs
 
 
@@ -426,3 +427,24 @@ def test_a_run_goes_on_after_a_kill_at_any_write(number, after, finished, tmp_pa
     assert epsilon(folder) >= logged(folder)
     assert problems.train_run(folder).summary.guarantee == finished[1].summary.guarantee
     assert parameters(folder) == parameters(finished[0])
+
+
+@pytest.mark.parametrize(
+    ("settings", "fixed"),
+    [
+        ({}, set()),
+        ({"privacy": rq.Privacy(max_participations=3)}, {"rounds"}),
+        ({"local": rq.Local(standardize=rq.Standardize(0, 1))}, {"delta", "stop_at_epsilon"}),
+    ],
+    ids=["plain", "capped", "standardised"],
+)
+def test_what_cohorts_or_a_share_of_the_target_followed_from_stays_as_it_was(settings, fixed):
+    """Of all settings that may change: the number of rounds, and what a table had its share of."""
+    config = TrainConfig(Task(20, "mse_loss"), "", cohort=4, rounds=9, stop_at_epsilon=8.0,
+                         trust="local", **settings)  # fmt: skip
+    changes = {"rounds": 8, "delta": 1e-7, "neighboring": "zero_out", "stop_at_epsilon": 7.0,
+               "checkpoint_every": 3, "evaluate_every": 2}  # fmt: skip
+    assert set(changes) == set(runs.CHANGEABLE_SETTINGS)
+    begun = runs.digest(config)
+    assert {n for n in changes if runs.digest(config.changed(**{n: changes[n]})) != begun} == fixed
+    assert runs.digest(config.changed(cohort=5)) != begun

@@ -6,10 +6,11 @@ import numpy as np
 import problems
 import pytest
 
+import randquant as rq
 from randquant.aggregation import update_mechanism
 from randquant.channels import Key
 from randquant.privacy import Ledger, account
-from randquant.training import Schedule, TrainConfig, check_config
+from randquant.training import Schedule, Task, TrainConfig, check_config, sample
 
 MECHANISMS = [
     ("stochastic-rounding", {"clip": 0.1, "levels": 2, "margin": 2.0}, {}),
@@ -103,3 +104,25 @@ def test_epsilon_is_never_above_the_limit_and_no_round_is_given_away(case):
         assert f"before round {done + 1} of {config.rounds}:" in step.stopped
     else:
         assert done == config.rounds
+
+
+@pytest.mark.parametrize("draw", ["fixed", "poisson"])
+def test_cohorts_that_nobody_sees_are_drawn_by_words_of_the_secret_key_alone(draw, monkeypatch):
+    """Whoever could foresee a draw would see who takes part: a generator for simulations may be."""
+
+    def refuse(*args, **options):
+        raise AssertionError("a generator that is no cipher")
+
+    seen, hidden = (
+        TrainConfig(
+            Task(12), "gaussian", {"clip_norm": 1.0, "noise_multiplier": 3.0}, cohort=4, rounds=5,
+            trust=trust, privacy=rq.Privacy(sampling=draw if trust == "model" else "fixed"),
+        )
+        for trust in (None, "model")
+    )  # fmt: skip
+    nobody, key = np.zeros(12, np.int64), Key.from_seed(0)
+    monkeypatch.setattr(np.random, "Generator", refuse)
+    with pytest.raises(AssertionError, match="no cipher"):
+        sample(seen, 1, nobody, key)
+    cohorts = [sample(hidden, number, nobody, key) for number in range(1, 6)]
+    assert len(set(map(tuple, cohorts))) == 5

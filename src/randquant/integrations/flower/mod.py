@@ -245,7 +245,7 @@ def _upload(
     # Charged before it trains: if the process dies, the account may overstate what was sent, and
     # never understate it.
     member.charge(agreed.membership, request.step)
-    account = context.state.get(ACCOUNT_RECORD)
+    account = member.state.get(ACCOUNT_RECORD)  # a copy
     # After all checks: the train function gets the strategy's message alone.
     message.content = messages.without_protocol_records(message.content)
     try:  # an error from here on may reveal data, so its text must not reach the server
@@ -256,7 +256,7 @@ def _upload(
         Membership.forget(member.state)  # after a failed upload the client has left the sum
         # The train function may have replaced or changed the context's records.
         if account is not None:
-            context.state[ACCOUNT_RECORD] = account
+            member.state[ACCOUNT_RECORD] = account
     return member.upload(agreed, payload)
 
 

@@ -22,7 +22,7 @@ from randquant.privacy.accounting.release import (
 )
 from randquant.privacy.accounting.releases import GaussianRelease
 from randquant.privacy.divergence import UNIT
-from randquant.privacy.guarantee import NEIGHBORINGS, Neighboring, Trust, rounded_up
+from randquant.privacy.guarantee import NEIGHBORINGS, Neighboring, Trust, Unit, rounded_up
 
 # Privacy amplification by sampling: a bound for a subsampled mechanism, from its Rényi curve.
 #
@@ -659,6 +659,26 @@ def run_release(
     """
     validate.answers("mechanism", mechanism, "a mechanism", "release")
     validate.choice("neighboring", neighboring, NEIGHBORINGS)
+    release = _one_run(mechanism, dimension, rounds, neighboring, examples, numbers, cohorts)
+    unit: Unit = "client" if examples is None else "example"
+    # A mechanism of somebody's own may know one relation only, whatever it is asked for.
+    if release is not None and (release.unit, release.neighboring) != (unit, neighboring):
+        raise ValueError(
+            f"Expected {type(mechanism).__name__} to release one {unit} under {neighboring}, got "
+            f"a release of one {release.unit} under {release.neighboring}."
+        )
+    return release
+
+
+def _one_run(
+    mechanism: Releasing,
+    dimension: int,
+    rounds: int,
+    neighboring: Neighboring,
+    examples: int | None,
+    numbers: bool,
+    cohorts: HiddenCohorts | None,
+) -> Release | None:
     if examples is None:
         if cohorts is not None:
             return cohorts.release(mechanism, dimension, rounds, neighboring)
@@ -677,13 +697,7 @@ def run_release(
         )
     if mechanism.release(dimension, rounds, neighboring) is None:
         return None
-    release = mechanism.example_release(dimension, rounds, neighboring, examples)
-    if (release.unit, release.neighboring) != ("example", neighboring):
-        raise ValueError(
-            f"Expected {type(mechanism).__name__} to release one example under {neighboring}, got "
-            f"a release of one {release.unit} under {release.neighboring}."
-        )
-    return release
+    return mechanism.example_release(dimension, rounds, neighboring, examples)
 
 
 @dataclass(frozen=True, slots=True)
