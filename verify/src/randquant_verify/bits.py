@@ -7,23 +7,19 @@ variance, and what that may cost is bounded by the ratio's moments of orders 3 t
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Decimal, Overflow
 from fractions import Fraction
 from functools import lru_cache
-from typing import NamedTuple
 
 from .gaussian import delta_of
-from .intervals import DOWN, UP, Interval, Number, density, exp, hull, interval, largest, log, power, sqrt
+from .intervals import DOWN, UP, Interval, Number, density, exp, interval, largest, log, power, sqrt
 
 SCALE = 224  # probabilities are whole numbers of 2^-SCALE, rounded down
 POINT = 128  # ratios are whole numbers of 2^-POINT
 KEPT = 96  # outcomes less likely than 2^-KEPT are left out, and paid for
-PARTS = 4  # of the segment between the two rows
-FINER = 32  # and of these, where it counts
 
 
 def convolve(a: list[int], b: list[int]) -> list[int]:
@@ -67,16 +63,17 @@ class Arrangement:
     high: list[int]
     denominator: int
 
-    def moments(self, part: int, orders: range, tilt: int = 0) -> list[int]:
-        """Sums of s^j Q (1 +- s)^tilt, s = (b - a)/Q, Q the law at `part` of the segment.
+    def moments(self, place: Fraction, orders: range, tilt: int = 0) -> list[int]:
+        """Sums of s^j Q (1 +- s)^tilt, s = (b - a)/Q, Q the law at a place of the segment.
 
         In units of 2^-(SCALE + j POINT). With a tilt Q must be an end, and P is the other end.
         """
+        part, parts = place.as_integer_ratio()
         sums = [0] * len(orders)
         one = 1 << POINT
         for a, b in zip(self.low, self.high, strict=True):
-            q = (PARTS - part) * a + part * b
-            s = (PARTS * (b - a) << POINT) // q
+            q = (parts - part) * a + part * b
+            s = (parts * (b - a) << POINT) // q
             term = q
             if tilt:
                 term = q * _raise(one - s if part else one + s, tilt) >> POINT
@@ -84,7 +81,7 @@ class Arrangement:
             for k in range(len(orders)):
                 sums[k] += term
                 term *= s
-        return [total // (PARTS * self.denominator) for total in sums]
+        return [total // (parts * self.denominator) for total in sums]
 
 
 def _raise(base: int, exponent: int) -> int:
@@ -130,14 +127,6 @@ def arrangements(rows: list[list[int]], denominator: int, clients: int) -> Itera
         at_right = convolve(at_right, jump_right)
 
 
-class Point(NamedTuple):
-    """M_2 and M_3 of an arrangement at a place of the segment."""
-
-    place: Fraction
-    two: Interval
-    three: Interval
-
-
 class TwoRows:
     """A channel whose row at any input is a mix of two rows, summed over clients.
 
@@ -151,118 +140,129 @@ class TwoRows:
         used = [k for k in range(len(rows[0])) if rows[0][k]]
         self.rows, self.denominator, self.clients = rows, denominator, clients
         # The client's own code bounds (b - a)/Q of every sum (data processing).
-        self.ratio = max(
-            Fraction(abs(rows[1][k] - rows[0][k]), min(rows[0][k], rows[1][k])) for k in used
-        )
+        ratios = (Fraction(abs(rows[1][k] - rows[0][k]), min(r[k] for r in rows)) for k in used)
+        self.ratio = interval(max(Fraction(1, 2**40), *ratios))
         self.arrangements = list(arrangements(rows, denominator, clients))
-        every = [[a.moments(p, range(2, 4)) for p in range(PARTS + 1)] for a in self.arrangements]
-        ends = [[a.moments(p, range(4, 7)) for p in (0, PARTS)] for a in self.arrangements]
+        self.parts = max(8, min(128, 8192 // clients))
         m = self._interval
-        #: M_2 and M_3 of each arrangement at PARTS + 1 points of the segment.
+        #: M_2 and M_3 of each arrangement at points of the segment.
         self.grid = [
-            [Point(Fraction(p, PARTS), m(two, 2), m(three, 3)) for p, (two, three) in enumerate(points)]
-            for points in every
+            [
+                [m(total, j) for j, total in enumerate(a.moments(place, range(2, 4)), 2)]
+                for place in (Fraction(p, self.parts) for p in range(self.parts + 1))
+            ]
+            for a in self.arrangements
         ]
-        self.second = largest(*(point.two for points in self.grid for point in points))
-        self.even = largest(*(m(four, 4) for pair in ends for four, _, _ in pair))
-        self.sixth = largest(*(m(six, 6) for pair in ends for _, _, six in pair))
-        self.fifth = largest(*(abs(m(five, 5)) for pair in ends for _, five, _ in pair))
-        self.fourth = largest(
-            *(self._fourth(p, [m(f[0], 4) for f in pair]) for p, pair in zip(self.grid, ends, strict=True))
+        ends = [
+            [
+                [m(total, j) for j, total in enumerate(a.moments(end, range(4, 7)), 4)]
+                for end in (Fraction(0), Fraction(1))
+            ]
+            for a in self.arrangements
+        ]
+        self.second = largest(*(two for points in self.grid for two, _ in points))
+        self.fifth = largest(*(abs(five) for pair in ends for _, five, _ in pair))
+        self.sixth = largest(*(six for pair in ends for _, _, six in pair))
+        # |M_4 - 3 M_2^2| on the segment: its ends, and half of a bound of its derivative.
+        third = largest(*(abs(three) for points in self.grid for _, three in points))
+        self.fourth = (3 * self.fifth + 6 * self.second * third) / 2 + largest(
+            *(
+                abs(four - 3 * two * two)
+                for points, pair in zip(self.grid, ends, strict=True)
+                for (two, _), (four, _, _) in zip(points[:: self.parts], pair, strict=True)
+            )
         )
 
     def _interval(self, total: int, order: int, tilt: int = 0) -> Interval:
         """A computed moment, with the errors of laws and ratios and what was left out.
 
-        Laws are off by e <= 6 n 2^-203, ratios by (2 + R) e 2^KEPT + 2^-POINT, R the largest one, so
-        all terms together by less than (order + tilt + 2)(1 + R)^(order + tilt + 1) n 2^-102; at
-        most n m outcomes were left out, each of which adds 2^-95 (1 + R)^(order + tilt) or less.
+        Laws are off by e <= 6 n 2^-203 and ratios by (2 + R) e 2^KEPT + 2^-POINT, R the largest one,
+        so terms together by less than (order + tilt + 1)(1 + R)^(tilt + 2) R^(order - 1) n 2^-99; at
+        most n m outcomes were left out, each of which adds 2^-95 R^order (1 + R)^(tilt + 1) or less.
         """
         shift = SCALE + order * POINT
-        slack = self._slack(order + tilt) << shift - 94
+        slack = math.ceil(self._slack(order, tilt) * (1 << shift - 94))
         low, high = ((Decimal(total + way * slack), Decimal(1 << shift)) for way in (-1, 1))
         return Interval(DOWN.divide(*low), UP.divide(*high))
 
     @lru_cache  # noqa: B019
-    def _slack(self, order: int) -> int:
-        size = self.clients * len(self.rows[0]) * (order + 3)
-        return math.ceil((size * power(1 + interval(self.ratio), order + 2)).high)
+    def _slack(self, order: int, tilt: int) -> Fraction:
+        size = self.clients * len(self.rows[0]) * (order + tilt + 3)
+        return Fraction((size * power(1 + self.ratio, tilt + 2) * power(self.ratio, order - 1)).high)
 
-    def _fourth(self, points: list[Point], fourths: list[Interval]) -> Interval:
-        """martingale.md, Proposition 4: |M_4 - 3 M_2^2| on the segment, from its ends."""
-        ends = (points[0].two, points[-1].two)
-        values = [abs(four - 3 * two * two) for four, two in zip(fourths, ends, strict=True)]
-        third = largest(*(abs(point.three) for point in points))
-        slope = 3 * self.fifth + 6 * largest(*ends) * third
-        return largest(*values) + slope / 2
-
-    @lru_cache  # noqa: B019 - there are few channels
+    @lru_cache  # noqa: B019
     def third(self, longest: Interval) -> Interval:
         """martingale.md, Proposition 4: the largest |D M_3(p') - 3 D^2 M_2(p')^2|, |D| <= longest.
 
-        The parts of the segment with the largest bounds are halved until one of a fine grid is
-        first: M_3'' = 6 M_5 and M_2'' = 2 M_4 say how far M_3 and M_2 are from their chords.
+        In each part of the segment M_3 falls, and M_2 is convex with the derivative -M_3; p' and
+        p' + D are in [0, 1].
         """
-        chord = Fraction(1, 8 * PARTS**2)
-        bends = hull(0, -2 * chord * self.even), hull(-1, 1) * 6 * chord * self.fifth
-
-        def point(points: list[Point], place: int) -> Point:
-            k, share = divmod(place, FINER)
-            if not share:
-                return points[k]
-            a, b = points[k], points[k + 1]
-            two, three = (
-                (x * (FINER - share) + y * share) / FINER + bend
-                for x, y, bend in ((a.two, b.two, bends[0]), (a.three, b.three, bends[1]))
-            )
-            return Point(Fraction(place, FINER * PARTS), two, three)
-
-        def node(k: int, low: int, high: int) -> tuple[Decimal, int, int, int]:
-            bound = _part(point(self.grid[k], low), point(self.grid[k], high), longest)
-            return -bound.high, k, low, high
-
-        heap = [
-            node(k, p * FINER, (p + 1) * FINER) for k in range(len(self.grid)) for p in range(PARTS)
-        ]
-        heapq.heapify(heap)
-        while heap[0][3] - heap[0][2] > 1:
-            _, k, low, high = heapq.heappop(heap)
-            middle = (low + high) // 2
-            heapq.heappush(heap, node(k, low, middle))
-            heapq.heappush(heap, node(k, middle, high))
-        return interval(-heap[0][0])
+        worst = zero = interval(0)
+        for points in self.grid:
+            for k in range(self.parts):
+                (two_a, three_a), (two_b, three_b) = points[k : k + 2]
+                least = two_a - largest(zero, three_a) / self.parts
+                least = largest(zero, least, two_b - largest(zero, -three_b) / self.parts)
+                bend, most = 3 * least * least, largest(two_a, two_b)
+                for room, above, below in (
+                    (self.parts - k, three_a, three_b),
+                    (k + 1, -three_b, -three_a),
+                ):
+                    d = min(longest, interval(Fraction(room, self.parts)), key=lambda x: x.high)
+                    # Concave in D: least at an end, and at most its largest value anywhere.
+                    worst = largest(worst, 3 * most * most * d * d - below * d)
+                    if above.high > 0:
+                        worst = largest(worst, _peak(above, bend, d))
+        return worst
 
     @lru_cache  # noqa: B019
     def tilted(self, tilt: int) -> Interval:
         """The largest sum of s^6 Q (P/Q)^tilt, P and Q the two ends."""
-        moments = (
-            a.moments(p, range(6, 7), tilt)[0] for a in self.arrangements for p in (0, PARTS)
+        ends = (Fraction(0), Fraction(1))
+        return largest(
+            *(
+                self._interval(a.moments(end, range(6, 7), tilt)[0], 6, tilt)
+                for a in self.arrangements
+                for end in ends
+            )
         )
-        return largest(*(self._interval(m, 6, tilt) for m in moments))
 
+    @lru_cache  # noqa: B019
+    def curvature(self, order: int, longest: Interval) -> Interval:
+        """vector-sums.md, Proposition 3: K of D_order <= K D^2 for displacements D up to `longest`.
 
-def _part(a: Point, b: Point, longest: Interval) -> Interval:
-    """Bound |D M_3 - 3 D^2 M_2^2| where p' is between two points and p' + D within [0, 1].
-
-    M_3 falls from a to b; M_2 is convex, with the derivative -M_3.
-    """
-    zero, width = interval(0), b.place - a.place
-    most = largest(a.two, b.two)
-    least = largest(
-        zero, a.two - largest(zero, a.three) * width, b.two - largest(zero, -b.three) * width
-    )
-    worst = zero
-    for room, above, below in ((1 - a.place, a.three, b.three), (b.place, -b.three, -a.three)):
-        d = interval(min(longest.high, interval(room).high))
-        lowest = below * d - 3 * most * most * d * d  # concave in D: least at an end
-        worst = largest(worst, -lowest, _peak(above, 3 * least * least, d))
-    return worst
+        At whole orders S = (M - 1)/((order - 1) D^2) = sum over j of C(order, j) D^(j-2) M_j(p'),
+        over order - 1. It is convex in p and in p' (but for orders between 2 and 3), so in a box of a
+        grid it is at most at a corner, and K is the largest log(1 + (order - 1) D^2 S)/((order - 1)
+        D^2), which falls with D, at the box's least D.
+        """
+        parts = 64 if self.clients <= 64 else 24
+        reach = math.floor(longest.high * parts) + 2
+        worst = [0] * (parts + 3)  # of S, by how many grid points apart p and p' are
+        choose = [math.comb(order, j) for j in range(2, order + 1)]
+        for arrangement in self.arrangements:
+            for q in range(parts + 1):
+                moments = arrangement.moments(Fraction(q, parts), range(2, order + 1))
+                terms = [c * (m >> j * POINT) for j, (c, m) in enumerate(zip(choose, moments, strict=True), 2)]
+                for p in range(max(0, q - reach), min(parts, q + reach) + 1):
+                    total = 0
+                    for term in reversed(terms):
+                        total = total * (p - q) // parts + term
+                    worst[abs(p - q)] = max(worst[abs(p - q)], total)
+        # Sums and quotients lost less than 2^(order + 1); errors of M_j are at most (order + 3) n m
+        # (1 + R)^2 R^(j - 1) 2^-94, and C(order, j) R^j add up to (1 + R)^order at most.
+        slack = Fraction((interval(self._slack(1, order)) / self.ratio).high) / 2**94
+        slack += Fraction(2 << order, 1 << SCALE)
+        bounds = []
+        for apart in range(min(parts, reach - 1)):
+            s = Fraction(max(worst[apart : apart + 3]), 1 << SCALE) + slack
+            square = Fraction(apart, parts) ** 2
+            bounds.append(log(1 + s * square) / square if apart else interval(s))
+        return largest(*bounds) / (order - 1)
 
 
 def _peak(slope: Interval, bend: Interval, end: Interval) -> Interval:
     """An upper bound of slope D - bend D^2 for 0 <= D <= end, bend >= 0."""
-    if slope.high <= 0:
-        return interval(0)
     highest = [(slope * end).high]
     if bend.low > 0:
         highest.append((slope * slope / (4 * bend)).high)
@@ -377,17 +377,22 @@ def _area(start: Interval, stop: Interval, k: int) -> Interval:
     return Fraction(2, k - 1) * (1 / power(a, k - 1) - 1 / power(b, k - 1))
 
 
-def delta_of_steps(steps: list[Steps], gaussian: Interval, epsilon: Fraction) -> Decimal:
-    """The least of delta_at over some t and smoothings: t is near the slope of log delta."""
+def delta_of_steps(
+    steps: list[Steps], gaussian: Interval, epsilon: Fraction, near: Fraction
+) -> Decimal:
+    """The least of delta_at over some t and smoothings: t is about log delta's slope `near` epsilon."""
     energy, share = gaussian, largest(*(s.largest_share for s in steps))
     for s in steps:
         energy = energy + s.energy
-    slope = max(Fraction(1, 10), epsilon / Fraction(energy.high) - Fraction(1, 2))
+    slope = max(Fraction(1, 10), near / Fraction(energy.high) - Fraction(1, 2))
     slope = min(Fraction(200), slope).limit_denominator(64)
     tilt = max(0, math.ceil(slope * Fraction(6, 5) - 5))
 
     def delta(t: Fraction, smoothing: Fraction) -> Decimal:
-        return delta_at(steps, gaussian, epsilon, t, tilt, share.high + energy * smoothing).high
+        try:
+            return delta_at(steps, gaussian, epsilon, t, tilt, share.high + energy * smoothing).high
+        except Overflow:
+            return Decimal(1)
 
     tries = [(slope * k / 20, Fraction(3**j, 10**4)) for k in (16, 18, 20, 22) for j in range(7)]
     t, smoothing = min(tries, key=lambda pair: delta(*pair))

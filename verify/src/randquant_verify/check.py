@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Callable
 from decimal import Decimal
@@ -17,7 +18,7 @@ from .gaussian import (
     skellam_curvature,
     squared_mu_of_a_step,
 )
-from .intervals import Interval, exp, interval, log, sqrt
+from .intervals import Interval, exp, interval, largest, log, sqrt
 
 FLOAT_32 = Fraction(1, 2**20)  # vector.md, Proposition 16: what 32-bit floats move a mean
 
@@ -112,30 +113,74 @@ class Account:
     """What all releases of one account reveal, as the bounds below take it.
 
     squared_mu: of Gaussian noise that dominates some; pure: the epsilon of others; steps: sums of
-    bits; drawn: the total variation between what is sent and what is bounded.
+    bits; tables: pairs of rows, and how often one of them is sent; drawn: the total variation between
+    what is sent and what is bounded. `claim` says where bounds are to be sharp.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, claim: SimpleNamespace) -> None:
+        self.claim = claim
         self.squared_mu = self.pure = self.drawn = interval(0)
         self.steps: list[Steps] = []
+        self.tables: list[tuple[list[tuple], int]] = []
 
-    def delta(self, epsilon: Fraction) -> Decimal:
-        """An upper bound of delta at this epsilon.
+    def proves(self, epsilon: Fraction) -> bool:
+        """Whether delta at this epsilon is at most the claim's.
 
         accounting.md, Propositions 4 and 10: what is pure is taken off epsilon, and drawn noise
         costs (1 + e^epsilon) times its distance from the law that is bounded.
         """
-        drawn = (1 + exp(epsilon)) * self.drawn if self.drawn.high else interval(0)
-        rest = epsilon - Fraction(self.pure.high)
-        if rest < 0:
-            return Decimal(1)
+        rest, near = (e - Fraction(self.pure.high) for e in (epsilon, self.claim.epsilon))
+        left = interval(self.claim.delta)
+        if self.drawn.high:
+            left = left - (1 + exp(epsilon)) * self.drawn
+        if rest < 0 or left.low < 0:
+            return False
+        if not self.tables:
+            if not self.steps:
+                return delta_of(self.squared_mu, rest).high <= left.low
+            if delta_of_steps(self.steps, self.squared_mu, rest, near) <= left.low:
+                return True
+        return self.delta_by_moments(rest, near) <= left.low
+
+    def delta_by_moments(self, epsilon: Fraction, near: Fraction) -> Decimal:
+        """accounting.md, Propositions 1 and 2: Renyi divergences of an order, added up."""
+        best = Decimal(1)
+        for order in self.orders(near):
+            total = order * self.squared_mu / 2
+            for s in self.steps:
+                total = total + s.channel.curvature(int(order), s.longest) * s.square * s.rounds
+            for pairs, count in self.tables:
+                total = total + count * largest(*(renyi(p, q, order) for p, q in pairs))
+            exponent = (order - 1) * (total - epsilon + log(1 - Fraction(1, order)))
+            if exponent.high < 0:
+                best = min(best, (exp(exponent) / order).high)
+        return best
+
+    def orders(self, near: Fraction) -> set[Fraction]:
+        """Orders about the claim's; whole ones of sums of bits (their bound is for these)."""
+        order = self.claim.order
+        if order == "inf":
+            energy = self.squared_mu + sum((s.energy for s in self.steps), interval(0))
+            order = near / Fraction(energy.high) + Fraction(1, 2) if energy.high else Fraction(2)
         if self.steps:
-            return (delta_of_steps(self.steps, self.squared_mu, rest) + drawn).high
-        return (delta_of(self.squared_mu, rest) + drawn).high
+            low = max(2, min(96, math.floor(order)))
+            return {Fraction(low), Fraction(low + 1)}
+        return {1 + (order - 1) * Fraction(k, 8) for k in (6, 7, 8, 9, 10)}
+
+
+def renyi(p: tuple[int, ...], q: tuple[int, ...], order: Fraction) -> Interval:
+    """The Renyi divergence of two rows of whole weights of one sum."""
+    total = interval(0)
+    for a, b in zip(p, q, strict=True):
+        if a and not b:
+            raise ValueError("a code that one input never sends")
+        if a:
+            total = total + a * exp((order - 1) * log(Fraction(a, b)))
+    return log(total / sum(p)) / (order - 1)
 
 
 def compile_account(releases: list, claim: SimpleNamespace, place: str) -> Account:
-    account = Account()
+    account = Account(claim)
     kinds: dict[str, Callable] = {
         "codes": add_codes,
         "integer noise": add_integer_noise,
@@ -217,7 +262,8 @@ def add_codes(account, release, claim, place: str) -> None:
     channel, update = release.channel, release.update
     inputs, rows = channel.inputs, sorted(channel.weights)
     if len(inputs) > 2 and len(rows[0]) > 2:
-        raise ValueError("more than two rows of more than two codes")
+        add_table_of_rows(account, release, claim)
+        return
     low, high = rows[0], rows[-1]
     span = high[0] - low[0]
     if low == high:
@@ -243,19 +289,40 @@ def add_codes(account, release, claim, place: str) -> None:
     account.steps.append(Steps(steps, square, release.rounds, longest))
 
 
+def add_table_of_rows(account, release, claim) -> None:
+    """certificates.md, Proposition 1: the worst inputs are at vertices; coordinates.
+
+    A sum with others' codes reveals no more than the code itself (data processing).
+    """
+    channel, update = release.channel, release.update
+    if update.clip == "norm":
+        raise ValueError("more than two rows of more than two codes, on updates clipped in norm")
+    rows = [tuple(row) for row in channel.weights]
+    others = rows
+    if claim.relation == "zero_out":  # accounting.md, Proposition 5
+        k = bisect.bisect_right(channel.inputs, 0) - 1
+        left, right = channel.inputs[k : k + 2]
+        share = math.floor(-left / (right - left) * 2**32 + Fraction(1, 2))
+        pair = zip(rows[k], rows[k + 1], strict=True)
+        zero = tuple((2**32 - share) * a + share * b for a, b in pair)
+        rows, others = [tuple(2**32 * w for w in row) for row in rows], [zero]
+    pairs = {pair for p in rows for q in others for pair in ((p, q), (q, p)) if p != q}
+    account.tables.append((sorted(pairs), update.sent * release.rounds))
+
+
 # Claims
 
 
 def smallest_epsilon(account: Account, claim: SimpleNamespace) -> Fraction | None:
     """The claim's epsilon if it is proven, else a proven one at most half as large again, if any."""
-    if account.delta(claim.epsilon) <= claim.delta:
+    if account.proves(claim.epsilon):
         return claim.epsilon
     low, high = Fraction(1), Fraction(3, 2)
-    if account.delta(claim.epsilon * high) > claim.delta:
+    if not account.proves(claim.epsilon * high):
         return None
     for _ in range(10):
         middle = (low + high) / 2
-        if account.delta(claim.epsilon * middle) <= claim.delta:
+        if account.proves(claim.epsilon * middle):
             high = middle
         else:
             low = middle
