@@ -59,7 +59,7 @@ def sealed(data):
 
 
 def gaussian(epsilon=4.37718, relation="replace_one"):
-    sent = release("gaussian noise", 16, update=norm(rotate=False), noise_multiplier=4.0.hex())
+    sent = release("gaussian noise", 16, update=norm(rotate=False), noise_multiplier=(4.0).hex())
     return certificate([sent], [claim(epsilon, relation=relation)], "central")
 
 
@@ -76,8 +76,8 @@ def skellam(epsilon=7.51168, unit="client"):
         4,
         norm(1, 100),
         50,
-        grid={"scale": 84.28682868312676.hex(), "bound": 7226},
-        noise={"law": "skellam", "variance": 28904.0.hex()},
+        grid={"scale": (84.28682868312676).hex(), "bound": 7226},
+        noise={"law": "skellam", "variance": (28904.0).hex()},
     )
     return certificate([sent], [claim(epsilon, unit=unit)])
 

@@ -35,7 +35,9 @@ def convolve(a: list[int], b: list[int]) -> list[int]:
 
     size = (len(a) + len(b) - 1) * width
     text = (pack(a) * pack(b)).to_bytes(size, "little")
-    entries = (int.from_bytes(text[i : i + width], "little") >> SCALE for i in range(0, size, width))
+    entries = (
+        int.from_bytes(text[i : i + width], "little") >> SCALE for i in range(0, size, width)
+    )
     law = [entry if entry >> 20 else 0 for entry in entries]
     first = next(k for k, entry in enumerate(law) if entry)
     last = next(k for k, entry in enumerate(reversed(law)) if entry)
@@ -188,7 +190,9 @@ class TwoRows:
     @lru_cache  # noqa: B019
     def _slack(self, order: int, tilt: int) -> Fraction:
         size = self.clients * len(self.rows[0]) * (order + tilt + 3)
-        return Fraction((size * power(1 + self.ratio, tilt + 2) * power(self.ratio, order - 1)).high)
+        return Fraction(
+            (size * power(1 + self.ratio, tilt + 2) * power(self.ratio, order - 1)).high
+        )
 
     @lru_cache  # noqa: B019
     def third(self, longest: Interval) -> Interval:
@@ -243,7 +247,10 @@ class TwoRows:
         for arrangement in self.arrangements:
             for q in range(parts + 1):
                 moments = arrangement.moments(Fraction(q, parts), range(2, order + 1))
-                terms = [c * (m >> j * POINT) for j, (c, m) in enumerate(zip(choose, moments, strict=True), 2)]
+                terms = [
+                    c * (m >> j * POINT)
+                    for j, (c, m) in enumerate(zip(choose, moments, strict=True), 2)
+                ]
                 for p in range(max(0, q - reach), min(parts, q + reach) + 1):
                     total = 0
                     for term in reversed(terms):
@@ -351,7 +358,9 @@ def delta_at(
         end = end + s.energy
     start, stop = smoothing - share.high, end - share.high
     assert start.low > 0, "smoothing must be more than one step's share"
-    worst = [largest(*values) for values in zip(*(s.differences(t, tilt) for s in steps), strict=True)]
+    worst = [
+        largest(*values) for values in zip(*(s.differences(t, tilt) for s in steps), strict=True)
+    ]
     top = density(0)
     tops = [top, density(1), top, interval(Fraction(5506, 10000)), 3 * top]
     rate, integral = interval(t * (1 + t) / 2), interval(0)

@@ -86,7 +86,9 @@ def record(**readers: Reader) -> Reader:
 
     def read(value: Any, place: str) -> SimpleNamespace:
         expect(type(value) is dict, place, "an object", value)
-        expect(value.keys() == readers.keys(), place, f"the fields {sorted(readers)}", sorted(value))
+        expect(
+            value.keys() == readers.keys(), place, f"the fields {sorted(readers)}", sorted(value)
+        )
         return SimpleNamespace(**{k: read(value[k], f"{place}.{k}") for k, read in readers.items()})
 
     return read
@@ -94,7 +96,9 @@ def record(**readers: Reader) -> Reader:
 
 def variant(key: str, shared: dict[str, Reader], **kinds: dict[str, Reader]) -> Reader:
     """An object whose field `key` says which fields it has; `_` in names stands for a space or -."""
-    readers = {re.sub("_", "-" if key == "law" else " ", name): fields for name, fields in kinds.items()}
+    readers = {
+        re.sub("_", "-" if key == "law" else " ", name): fields for name, fields in kinds.items()
+    }
 
     def read(value: Any, place: str) -> SimpleNamespace:
         expect(type(value) is dict and key in value, place, f"an object with {key}", value)
