@@ -84,9 +84,9 @@ def skellam(epsilon=7.51168, unit="client"):
 
 def table(epsilon, law="discrete-laplace", unit="example", **parameter):
     blocks = [
-        {"encoding": "cells", "amplitude": 10, "cells": 5},
-        {"encoding": "tree", "amplitude": 7, "cells": 12},
-        {"encoding": "products", "amplitude": 1000, "columns": 2},
+        {"encoding": "cells", "amplitude": 900, "cells": 5},
+        {"encoding": "tree", "amplitude": 600, "cells": 12},
+        {"encoding": "products", "amplitude": 600, "columns": 2},
     ]
     noise = {"law": law, **{k: float(v).hex() for k, v in parameter.items()}}
     sent = release("table", 1, 5, noise=noise, most=3, blocks=blocks)
