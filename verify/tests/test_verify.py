@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import sample_files as certificates
+
 from randquant_verify import bits, check, gaussian, intervals
 from randquant_verify.__main__ import main
 from randquant_verify.certificate_file import RefusedError, read_certificate
@@ -162,8 +163,8 @@ def claim(unit, relation):
 def test_one_example_of_a_subset_is_capped_at_twice_the_norm_in_both_relations():
     """An example that is left out leaves the others' mean: no vector is zero.
 
-    Five examples, 13 of 1,024 coordinates: the first gradient is 1 there, the others' sum is -1/2 of
-    it. With it the mean is 0.1, without it -0.1, both within C' = 0.1127 and 0.2 > C' apart.
+    Five examples, 13 of 1,024 coordinates: the first gradient is 1 there, the others' sum is -1/2
+    of it. With it the mean is 0.1, without it -0.1, both within C' = 0.1127 and 0.2 > C' apart.
     """
     update = SimpleNamespace(clip="norm", threshold=Fraction(1), rotated=1024, sent=13)
     grid = SimpleNamespace(scale=Fraction(1, 8), bound=4)

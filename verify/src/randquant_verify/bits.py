@@ -8,7 +8,7 @@ variance, and what that may cost is bounded by the ratio's moments of orders 3 t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, Overflow
 from fractions import Fraction
@@ -19,6 +19,7 @@ from .intervals import DOWN, UP, Interval, Number, density, exp, interval, large
 
 SCALE = 224  # probabilities are whole numbers of 2^-SCALE, rounded down
 POINT = 128  # ratios are whole numbers of 2^-POINT
+ENDS = (Fraction(0), Fraction(1))  # of the segment between the rows
 KEPT = 96  # outcomes less likely than 2^-KEPT are left out, and paid for
 
 
@@ -140,47 +141,45 @@ class TwoRows:
         if any((a == 0) != (b == 0) for a, b in zip(*rows, strict=True)):
             raise ValueError("a code that one row never sends")
         used = [k for k in range(len(rows[0])) if rows[0][k]]
+        # More clients hide more (vector-sums.md, Proposition 1): this is a limit of time.
+        clients = min(clients, max(1, 20_000 // (len(rows[0]) - 1)))
         self.rows, self.denominator, self.clients = rows, denominator, clients
         # The client's own code bounds (b - a)/Q of every sum (data processing).
         ratios = (Fraction(abs(rows[1][k] - rows[0][k]), min(r[k] for r in rows)) for k in used)
         self.ratio = interval(max(Fraction(1, 2**40), *ratios))
         self.arrangements = list(arrangements(rows, denominator, clients))
         self.parts = max(8, min(128, 8192 // clients))
-        m = self._interval
-        #: M_2 and M_3 of each arrangement at points of the segment.
-        self.grid = [
-            [
-                [m(total, j) for j, total in enumerate(a.moments(place, range(2, 4)), 2)]
-                for place in (Fraction(p, self.parts) for p in range(self.parts + 1))
-            ]
-            for a in self.arrangements
-        ]
-        ends = [
-            [
-                [m(total, j) for j, total in enumerate(a.moments(end, range(4, 7)), 4)]
-                for end in (Fraction(0), Fraction(1))
-            ]
-            for a in self.arrangements
-        ]
+        places = [Fraction(p, self.parts) for p in range(self.parts + 1)]
+        #: M_2 and M_3 of each arrangement at places of the segment.
+        self.grid = self._moments(places, range(2, 4))
+        ends = self._moments(ENDS, range(4, 7))
         self.second = largest(*(two for points in self.grid for two, _ in points))
         self.fifth = largest(*(abs(five) for pair in ends for _, five, _ in pair))
         self.sixth = largest(*(six for pair in ends for _, _, six in pair))
         # |M_4 - 3 M_2^2| on the segment: its ends, and half of a bound of its derivative.
         third = largest(*(abs(three) for points in self.grid for _, three in points))
-        self.fourth = (3 * self.fifth + 6 * self.second * third) / 2 + largest(
-            *(
-                abs(four - 3 * two * two)
-                for points, pair in zip(self.grid, ends, strict=True)
-                for (two, _), (four, _, _) in zip(points[:: self.parts], pair, strict=True)
-            )
-        )
+        worst_end = interval(0)
+        for points, pair in zip(self.grid, ends, strict=True):
+            for (two, _), (four, _, _) in zip(points[:: self.parts], pair, strict=True):
+                worst_end = largest(worst_end, abs(four - 3 * two * two))
+        self.fourth = worst_end + (3 * self.fifth + 6 * self.second * third) / 2
+
+    def _moments(self, places: Sequence[Fraction], orders: range, tilt: int = 0) -> list:
+        """Of each arrangement, at each place, in each order."""
+        return [
+            [
+                [self._interval(m, j, tilt) for j, m in zip(orders, row, strict=True)]
+                for row in (arrangement.moments(place, orders, tilt) for place in places)
+            ]
+            for arrangement in self.arrangements
+        ]
 
     def _interval(self, total: int, order: int, tilt: int = 0) -> Interval:
         """A computed moment, with the errors of laws and ratios and what was left out.
 
-        Laws are off by e <= 6 n 2^-203 and ratios by (2 + R) e 2^KEPT + 2^-POINT, R the largest one,
-        so terms together by less than (order + tilt + 1)(1 + R)^(tilt + 2) R^(order - 1) n 2^-99; at
-        most n m outcomes were left out, each of which adds 2^-95 R^order (1 + R)^(tilt + 1) or less.
+        Laws are off by e <= 6 n 2^-203 and ratios by (2 + R) e 2^KEPT + 2^-POINT, R the largest
+        one, so terms together by less than (order + tilt + 1)(1 + R)^(tilt + 2) R^(order - 1) n
+        2^-99; n m outcomes at most were left out, each of 2^-95 R^order (1 + R)^(tilt + 1) or less.
         """
         shift = SCALE + order * POINT
         slack = math.ceil(self._slack(order, tilt) * (1 << shift - 94))
@@ -208,10 +207,8 @@ class TwoRows:
                 least = two_a - largest(zero, three_a) / self.parts
                 least = largest(zero, least, two_b - largest(zero, -three_b) / self.parts)
                 bend, most = 3 * least * least, largest(two_a, two_b)
-                for room, above, below in (
-                    (self.parts - k, three_a, three_b),
-                    (k + 1, -three_b, -three_a),
-                ):
+                ways = ((self.parts - k, three_a, three_b), (k + 1, -three_b, -three_a))
+                for room, above, below in ways:
                     d = min(longest, interval(Fraction(room, self.parts)), key=lambda x: x.high)
                     # Concave in D: least at an end, and at most its largest value anywhere.
                     worst = largest(worst, 3 * most * most * d * d - below * d)
@@ -222,34 +219,28 @@ class TwoRows:
     @lru_cache  # noqa: B019
     def tilted(self, tilt: int) -> Interval:
         """The largest sum of s^6 Q (P/Q)^tilt, P and Q the two ends."""
-        ends = (Fraction(0), Fraction(1))
-        return largest(
-            *(
-                self._interval(a.moments(end, range(6, 7), tilt)[0], 6, tilt)
-                for a in self.arrangements
-                for end in ends
-            )
-        )
+        moments = self._moments(ENDS, range(6, 7), tilt)
+        return largest(*(six for pair in moments for (six,) in pair))
 
     @lru_cache  # noqa: B019
     def curvature(self, order: int, longest: Interval) -> Interval:
         """vector-sums.md, Proposition 3: K of D_order <= K D^2 for displacements D up to `longest`.
 
         At whole orders S = (M - 1)/((order - 1) D^2) = sum over j of C(order, j) D^(j-2) M_j(p'),
-        over order - 1. It is convex in p and in p' (but for orders between 2 and 3), so in a box of a
-        grid it is at most at a corner, and K is the largest log(1 + (order - 1) D^2 S)/((order - 1)
-        D^2), which falls with D, at the box's least D.
+        over order - 1. It is convex in p and in p' (but for orders between 2 and 3), so in a box
+        of a grid it is at most at a corner, and K is the largest log(1 + (order - 1) D^2 S)/
+        ((order - 1) D^2), which falls with D, at the box's least D.
         """
         parts = 64 if self.clients <= 64 else 24
         reach = math.floor(longest.high * parts) + 2
         worst = [0] * (parts + 3)  # of S, by how many grid points apart p and p' are
-        choose = [math.comb(order, j) for j in range(2, order + 1)]
+        orders = range(2, order + 1)
+        choose = [math.comb(order, j) for j in orders]
         for arrangement in self.arrangements:
             for q in range(parts + 1):
-                moments = arrangement.moments(Fraction(q, parts), range(2, order + 1))
+                moments = arrangement.moments(Fraction(q, parts), orders)
                 terms = [
-                    c * (m >> j * POINT)
-                    for j, (c, m) in enumerate(zip(choose, moments, strict=True), 2)
+                    c * (m >> j * POINT) for j, c, m in zip(orders, choose, moments, strict=True)
                 ]
                 for p in range(max(0, q - reach), min(parts, q + reach) + 1):
                     total = 0
@@ -332,7 +323,7 @@ class Steps:
 
 
 def polynomial(order: int, t: Fraction) -> list[Fraction]:
-    """martingale.md, Proposition 1: absolute coefficients of the product of X + 1 + t - i, i < k."""
+    """martingale.md, Proposition 1: absolute coefficients of the product of all X + 1 + t - i."""
     result = [Fraction(1)]
     for i in range(2, order):
         shifted = [Fraction(0), *result]
@@ -389,7 +380,7 @@ def _area(start: Interval, stop: Interval, k: int) -> Interval:
 def delta_of_steps(
     steps: list[Steps], gaussian: Interval, epsilon: Fraction, near: Fraction
 ) -> Decimal:
-    """The least of delta_at over some t and smoothings: t is about log delta's slope `near` epsilon."""
+    """The least of delta_at over some t and smoothings: t is log delta's slope, about `near`."""
     energy, share = gaussian, largest(*(s.largest_share for s in steps))
     for s in steps:
         energy = energy + s.energy

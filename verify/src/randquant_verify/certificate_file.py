@@ -1,7 +1,7 @@
 """Read a certificate file, strictly: what it does not say in exactly one way is refused.
 
-The format is docs/certificate-file.md of randquant, version 1. Every reader below takes a JSON value
-and a place (for messages) and returns what the value means: integers, and reals as fractions.
+The format is docs/certificate-file.md of randquant, version 1. Every reader below takes a JSON
+value and a place (for messages) and returns what the value means: integers, and reals as fractions.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class RefusedError(ValueError):
     """The first step that fails."""
 
 
-def expect(condition: bool, place: str, expected: str, got: object) -> None:
+def expect(condition: bool, place: str, expected: object, got: object) -> None:
     if not condition:
         raise RefusedError(f"{place}: expected {expected}, got {str(got)[:60]}")
 
@@ -94,25 +94,27 @@ def record(**readers: Reader) -> Reader:
     return read
 
 
-def variant(key: str, shared: dict[str, Reader], **kinds: dict[str, Reader]) -> Reader:
-    """An object whose field `key` says which fields it has; `_` in names stands for a space or -."""
-    readers = {
-        re.sub("_", "-" if key == "law" else " ", name): fields for name, fields in kinds.items()
-    }
+class Variant:
+    """An object whose field `key` says which fields it has beside the shared ones."""
 
-    def read(value: Any, place: str) -> SimpleNamespace:
-        expect(type(value) is dict and key in value, place, f"an object with {key}", value)
-        kind = one_of(*readers)(value[key], f"{place}.{key}")
-        return record(**{key: text}, **shared, **readers[kind])(value, place)
+    def __init__(self, key: str, **shared: Reader) -> None:
+        self.key, self.shared, self.kinds = key, shared, {}
 
-    return read
+    def add(self, kind: str, **readers: Reader) -> None:
+        self.kinds[kind] = record(**{self.key: text}, **self.shared, **readers)
+
+    def __call__(self, value: Any, place: str) -> SimpleNamespace:
+        expect(
+            type(value) is dict and self.key in value, place, f"an object with {self.key}", value
+        )
+        kind = one_of(*self.kinds)(value[self.key], f"{place}.{self.key}")
+        return self.kinds[kind](value, place)
 
 
 def optional(read_value: Reader) -> Reader:
     return lambda value, place: None if value is None else read_value(value, place)
 
 
-COUNT = whole(0, 2**53)
 UPDATE = record(
     clip=one_of("norm", "coordinates"),
     threshold=real(Fraction(1, 10**30), 10**30),
@@ -125,38 +127,27 @@ CHANNEL = record(
     weights=list_of(list_of(whole(0, 2**62), 2), 2),
     denominator=whole(2, 2**62),
 )
-NOISE = variant(
-    "law",
-    {},
-    skellam={"variance": real(Fraction(1, 1000), 2**30)},
-    discrete_gaussian={"variance": real(Fraction(1, 4), 2**30)},
-    binomial={"trials": whole(2, 2**32)},
-    discrete_laplace={"scale": real(Fraction(1, 8), 2**15)},
-)
-AMPLITUDE = {"amplitude": whole(1, 2**40)}
-BLOCK = variant(
-    "encoding",
-    AMPLITUDE,
-    cells={"cells": whole(1, 2**40)},
-    tree={"cells": whole(2, 2**40)},
-    products={"columns": whole(1, 2**20)},
-)
-RELEASE = variant(
+NOISE = Variant("law")
+NOISE.add("skellam", variance=real(Fraction(1, 1000), 2**30))
+NOISE.add("discrete-gaussian", variance=real(Fraction(1, 4), 2**30))
+NOISE.add("binomial", trials=whole(2, 2**32))
+NOISE.add("discrete-laplace", scale=real(Fraction(1, 8), 2**15))
+BLOCK = Variant("encoding", amplitude=whole(1, 2**40))
+BLOCK.add("cells", cells=whole(1, 2**40))
+BLOCK.add("tree", cells=whole(2, 2**40))
+BLOCK.add("products", columns=whole(1, 2**20))
+GRID = record(scale=real(above=True), bound=whole(0, 2**128))
+RELEASE = Variant(
     "kind",
-    {
-        "rounds": COUNT,
-        "cohort": whole(1, 10**6),
-        "update": optional(UPDATE),
-        "examples": optional(whole(1, 10**9)),
-    },
-    codes={"channel": CHANNEL},
-    integer_noise={
-        "grid": record(scale=real(above=True), bound=whole(0, 2**128)),
-        "noise": NOISE,
-    },
-    gaussian_noise={"noise_multiplier": real(above=True)},
-    table={"noise": NOISE, "most": whole(1, 2**40), "blocks": list_of(BLOCK)},
+    rounds=whole(0, 2**53),
+    cohort=whole(1, 10**6),
+    update=optional(UPDATE),
+    examples=optional(whole(1, 10**9)),
 )
+RELEASE.add("codes", channel=CHANNEL)
+RELEASE.add("integer noise", grid=GRID, noise=NOISE)
+RELEASE.add("gaussian noise", noise_multiplier=real(above=True))
+RELEASE.add("table", noise=NOISE, most=whole(1, 2**40), blocks=list_of(BLOCK))
 CLAIM = record(
     unit=one_of("client", "example"),
     relation=one_of("replace_one", "zero_out"),
@@ -164,6 +155,12 @@ CLAIM = record(
     delta=real(),
     order=lambda value, place: value if value == "inf" else real(1, above=True)(value, place),
 )
+TRUSTS = {
+    "codes": ("local", "aggregate"),
+    "integer noise": ("aggregate",),
+    "gaussian noise": ("central", "local"),
+    "table": ("local", "aggregate", "central"),
+}
 FILE = record(
     format=one_of(FORMAT),
     made_by=text,
@@ -202,64 +199,55 @@ def check_consistency(certificate: SimpleNamespace) -> None:
     """What fields must have to do with each other."""
     kinds = [(claim.unit, claim.relation) for claim in certificate.claims]
     expect(kinds == sorted(set(kinds)), "claims", "each kind once, sorted", kinds)
-    for k, claim in enumerate(certificate.claims):
-        expect(claim.delta < 1, f"claims[{k}].delta", "less than 1", claim.delta)
-    cohorts = [1]
-    for a, account in enumerate(certificate.accounts):
-        for r, release in enumerate(account):
-            place = f"accounts[{a}][{r}]"
-            check_release(release, place, certificate.trust)
-            cohorts.append(release.cohort)
-            by_example = release.kind == "table" or release.examples is not None
-            right = by_example or all(unit == "client" for unit, _ in kinds)
-            expect(right, f"{place}.examples", "a number, as a claim is for one example", None)
-    others = max(cohorts) - 1
+    for claim in certificate.claims:
+        expect(claim.delta < 1, "claims", "delta less than 1", claim.delta)
+    releases = [release for account in certificate.accounts for release in account]
+    for release in releases:
+        check_release(release, certificate.trust)
+        by_example = release.kind == "table" or release.examples is not None
+        right = by_example or all(unit == "client" for unit, _ in kinds)
+        expect(right, "examples", "a number, as a claim is for one example", None)
+    others = max(1, *(release.cohort for release in releases), 1) - 1
     expect(certificate.honest_others == others, "honest_others", others, certificate.honest_others)
 
 
-def check_release(release: SimpleNamespace, place: str, trust: str) -> None:
-    right = release.cohort == 1 or trust == "aggregate"
-    expect(right, f"{place}.cohort", f"1 under {trust} trust", release.cohort)
-    trusts = {"codes": ("local", "aggregate"), "integer noise": ("aggregate",)}
-    trusts |= {"gaussian noise": ("central", "local"), "table": ("local", "aggregate", "central")}
-    expect(trust in trusts[release.kind], f"{place}.kind", f"none of {trust} trust", release.kind)
-    is_table = release.kind == "table"
-    expect((release.update is None) == is_table, f"{place}.update", "null of tables alone", "")
-    if is_table:
-        expect(release.examples is None, f"{place}.examples", "null", release.examples)
+def check_release(release: SimpleNamespace, trust: str) -> None:
+    kind, update = release.kind, release.update
+    expect(release.cohort == 1 or trust == "aggregate", "cohort", f"1 under {trust} trust", "more")
+    expect(trust in TRUSTS[kind], "trust", f"one of {TRUSTS[kind]} with {kind}", trust)
+    expect((update is None) == (kind == "table"), "update", "null of tables alone", update)
+    if update is None:
+        expect(release.examples is None, "examples", "null", release.examples)
         return
-    update = release.update
-    if update.clip == "norm" and release.kind != "gaussian noise":
+    rotated = update.dimension
+    if update.clip == "norm" and kind != "gaussian noise":
         rotated = 1 << (update.dimension - 1).bit_length()
-    else:
-        rotated = update.dimension
-    expect(update.rotated == rotated, f"{place}.update.rotated", rotated, update.rotated)
-    expect(update.sent <= rotated, f"{place}.update.sent", f"at most {rotated}", update.sent)
+    expect(update.rotated == rotated, "rotated", rotated, update.rotated)
+    expect(update.sent <= rotated, "sent", f"at most {rotated}", update.sent)
     if update.clip == "coordinates":
-        expect(update.sent == rotated, f"{place}.update.sent", rotated, update.sent)
-        expect(release.kind != "integer noise", f"{place}.update.clip", "norm", update.clip)
-        expect(release.examples is None, f"{place}.examples", "null", release.examples)
-    if release.kind == "codes":
-        check_channel(release, f"{place}.channel")
-    if release.kind == "integer noise":
-        expect(release.noise.law != "discrete-laplace", f"{place}.noise", "another law", "Laplace")
+        expect(update.sent == rotated, "sent", rotated, update.sent)
+        expect(kind != "integer noise", "clip", "norm", update.clip)
+        expect(release.examples is None, "examples", "null", release.examples)
+    if kind == "codes":
+        check_channel(release.channel, update)
+    if kind == "integer noise":
+        expect(release.noise.law != "discrete-laplace", "law", "another law", "discrete-laplace")
 
 
-def check_channel(release: SimpleNamespace, place: str) -> None:
-    channel = release.channel
+def check_channel(channel: SimpleNamespace, update: SimpleNamespace) -> None:
     inputs, weights = channel.inputs, channel.weights
-    expect(inputs == sorted(inputs), f"{place}.inputs", "inputs that do not decrease", inputs)
-    right = inputs[-1] > 0 and inputs[0] == -inputs[-1] and inputs[0] < inputs[1]
-    expect(right and inputs[-2] < inputs[-1], f"{place}.inputs", "-c to c", inputs)
-    thrice = any(a == c for a, c in zip(inputs, inputs[2:], strict=False))
-    expect(not thrice, f"{place}.inputs", "an input at most twice", inputs)
-    expect(len(weights) == len(inputs), f"{place}.weights", f"{len(inputs)} rows", len(weights))
+    right = inputs == sorted(inputs) and inputs[0] == -inputs[-1] < inputs[1]
+    right &= inputs[-2] < inputs[-1] and all(
+        a < c for a, c in zip(inputs, inputs[2:], strict=False)
+    )
+    expect(right, "inputs", "-c to c in order, inner ones at most twice", inputs)
+    expect(len(weights) == len(inputs), "weights", f"{len(inputs)} rows", len(weights))
     same = len({len(row) for row in weights}) == 1 and len(weights) * len(weights[0]) <= 4096
-    expect(same, f"{place}.weights", "equally long rows, 4096 weights at most", len(weights))
-    power_of_two = channel.denominator & (channel.denominator - 1) == 0
-    expect(power_of_two, f"{place}.denominator", "a power of two", channel.denominator)
-    for k, row in enumerate(weights):
-        expect(sum(row) == channel.denominator, f"{place}.weights[{k}]", "the sum", sum(row))
-    if release.update.clip == "coordinates":
-        c = release.update.threshold
-        expect(c == inputs[-1], f"{place}.inputs", f"threshold {c} as the last", inputs[-1])
+    expect(same, "weights", "equally long rows, 4096 weights at most", len(weights))
+    denominator = channel.denominator
+    expect(denominator.bit_count() == 1, "denominator", "a power of two", denominator)
+    expect(
+        {sum(row) for row in weights} == {denominator}, "weights", f"sums {denominator}", "other"
+    )
+    right = update.clip == "norm" or update.threshold == inputs[-1]
+    expect(right, "inputs", f"threshold {update.threshold} as the last", inputs[-1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import itertools
 import math
 from collections.abc import Callable
 from decimal import Decimal
@@ -12,12 +13,7 @@ from types import SimpleNamespace
 
 from .bits import Steps, TwoRows, delta_of_steps
 from .certificate_file import RefusedError, expect
-from .gaussian import (
-    delta_of,
-    discrete_gaussian_curvature,
-    skellam_curvature,
-    squared_mu_of_a_step,
-)
+from .gaussian import delta_of, discrete_gaussian_curvature, skellam_curvature, squared_mu_of_a_step
 from .intervals import Interval, exp, interval, largest, log, sqrt
 
 FLOAT_32 = Fraction(1, 2**20)  # vector.md, Proposition 16: what 32-bit floats move a mean
@@ -113,8 +109,8 @@ class Account:
     """What all releases of one account reveal, as the bounds below take it.
 
     squared_mu: of Gaussian noise that dominates some; pure: the epsilon of others; steps: sums of
-    bits; tables: pairs of rows, and how often one of them is sent; drawn: the total variation between
-    what is sent and what is bounded. `claim` says where bounds are to be sharp.
+    bits; tables: pairs of rows, and how often one is sent; drawn: the total variation between what
+    is sent and what is bounded. `claim` says where bounds are to be sharp.
     """
 
     def __init__(self, claim: SimpleNamespace) -> None:
@@ -146,15 +142,20 @@ class Account:
         """accounting.md, Propositions 1 and 2: Renyi divergences of an order, added up."""
         best = Decimal(1)
         for order in self.orders(near):
-            total = order * self.squared_mu / 2
-            for s in self.steps:
-                total = total + s.channel.curvature(int(order), s.longest) * s.square * s.rounds
-            for pairs, count in self.tables:
-                total = total + count * largest(*(renyi(p, q, order) for p, q in pairs))
-            exponent = (order - 1) * (total - epsilon + log(1 - Fraction(1, order)))
+            divergence = self.divergence(order)
+            exponent = (order - 1) * (divergence - epsilon + log(1 - Fraction(1, order)))
             if exponent.high < 0:
                 best = min(best, (exp(exponent) / order).high)
         return best
+
+    @lru_cache  # noqa: B019
+    def divergence(self, order: Fraction) -> Interval:
+        total = order * self.squared_mu / 2
+        for s in self.steps:
+            total = total + s.channel.curvature(int(order), s.longest) * s.square * s.rounds
+        for pairs, count in self.tables:
+            total = total + count * largest(*(renyi(p, q, order) for p, q in pairs))
+        return total
 
     def orders(self, near: Fraction) -> set[Fraction]:
         """Orders about the claim's; whole ones of sums of bits (their bound is for these)."""
@@ -269,7 +270,7 @@ def add_codes(account, release, claim, place: str) -> None:
     if low == high:
         return
     slope = Fraction(0)
-    for a, b, p, q in zip(inputs, inputs[1:], channel.weights, channel.weights[1:], strict=False):
+    for (a, p), (b, q) in itertools.pairwise(zip(inputs, channel.weights, strict=True)):
         if p != q:
             if a == b:
                 raise ValueError("a jump")
@@ -281,7 +282,7 @@ def add_codes(account, release, claim, place: str) -> None:
             longest = interval(min(Fraction(1), slope * inputs[-1]))
         square = longest * longest * update.sent
     else:
-        widest = max(b - a for a, b in zip(inputs, inputs[1:], strict=False))
+        widest = max(b - a for a, b in itertools.pairwise(inputs))
         rounding = Fraction(2**17 + 1, 2**49) * widest * sqrt(update.sent)
         moved = (distance(release, claim) + rounding) * slope
         longest = interval(min(Fraction(1), Fraction(moved.high)))
@@ -307,6 +308,8 @@ def add_table_of_rows(account, release, claim) -> None:
         zero = tuple((2**32 - share) * a + share * b for a, b in pair)
         rows, others = [tuple(2**32 * w for w in row) for row in rows], [zero]
     pairs = {pair for p in rows for q in others for pair in ((p, q), (q, p)) if p != q}
+    if len(pairs) * len(rows[0]) > 200_000:
+        raise ValueError("too many pairs of rows")
     account.tables.append((sorted(pairs), update.sent * release.rounds))
 
 
@@ -314,7 +317,7 @@ def add_table_of_rows(account, release, claim) -> None:
 
 
 def smallest_epsilon(account: Account, claim: SimpleNamespace) -> Fraction | None:
-    """The claim's epsilon if it is proven, else a proven one at most half as large again, if any."""
+    """The claim's epsilon if it is proven, else one at most half as large again that is, if any."""
     if account.proves(claim.epsilon):
         return claim.epsilon
     low, high = Fraction(1), Fraction(3, 2)
