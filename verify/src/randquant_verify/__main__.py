@@ -14,7 +14,7 @@ from .check import compile_account, smallest_epsilon
 
 ASSUMED = (
     "not checked: that clients do as the file states with secret random bits, that others are\n"
-    "honest where it counts on them, and that all was declared before the first round (see the README)"
+    "honest where it counts on them, and that all was declared before the first round"
 )
 
 

@@ -69,7 +69,7 @@ class Arrangement:
     def moments(self, place: Fraction, orders: range, tilt: int = 0) -> list[int]:
         """Sums of s^j Q (1 +- s)^tilt, s = (b - a)/Q, Q the law at a place of the segment.
 
-        In units of 2^-(SCALE + j POINT). With a tilt Q must be an end, and P is the other end.
+        In units of 2^-SCALE. With a tilt Q must be an end, and P is the other end.
         """
         part, parts = place.as_integer_ratio()
         sums = [0] * len(orders)
@@ -80,10 +80,11 @@ class Arrangement:
             term = q
             if tilt:
                 term = q * _raise(one - s if part else one + s, tilt) >> POINT
-            term *= s ** orders[0]
+            for _ in range(orders[0]):
+                term = term * s >> POINT
             for k in range(len(orders)):
                 sums[k] += term
-                term *= s
+                term = term * s >> POINT
         return [total // (parts * self.denominator) for total in sums]
 
 
@@ -181,9 +182,8 @@ class TwoRows:
         one, so terms together by less than (order + tilt + 1)(1 + R)^(tilt + 2) R^(order - 1) n
         2^-99; n m outcomes at most were left out, each of 2^-95 R^order (1 + R)^(tilt + 1) or less.
         """
-        shift = SCALE + order * POINT
-        slack = math.ceil(self._slack(order, tilt) * (1 << shift - 94))
-        low, high = ((Decimal(total + way * slack), Decimal(1 << shift)) for way in (-1, 1))
+        slack = math.ceil(self._slack(order, tilt) * (1 << SCALE - 94))
+        low, high = ((Decimal(total + way * slack), Decimal(1 << SCALE)) for way in (-1, 1))
         return Interval(DOWN.divide(*low), UP.divide(*high))
 
     @lru_cache  # noqa: B019
@@ -239,9 +239,7 @@ class TwoRows:
         for arrangement in self.arrangements:
             for q in range(parts + 1):
                 moments = arrangement.moments(Fraction(q, parts), orders)
-                terms = [
-                    c * (m >> j * POINT) for j, c, m in zip(orders, choose, moments, strict=True)
-                ]
+                terms = [c * m for c, m in zip(choose, moments, strict=True)]
                 for p in range(max(0, q - reach), min(parts, q + reach) + 1):
                     total = 0
                     for term in reversed(terms):
