@@ -7,8 +7,9 @@ variance, and what that may cost is bounded by the ratio's moments of orders 3 t
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, Overflow
 from fractions import Fraction
@@ -336,6 +337,7 @@ def delta_at(
     t: Fraction,
     tilt: int,
     smoothing: Interval,
+    price: Callable[[Interval, Number], Interval] = delta_of,
 ) -> Interval:
     """martingale.md, Proposition 5: an upper bound of delta of all steps and Gaussian noise beside.
 
@@ -362,7 +364,7 @@ def delta_at(
             area = _area(start, stop, power_of_x)
             factor = difference * coefficient / math.factorial(order)
             integral = integral + factor * tops[power_of_x] * area
-    return delta_of(end, epsilon) + exp(rate * end - t * interval(epsilon)) * integral
+    return price(end, epsilon) + exp(rate * end - t * interval(epsilon)) * integral
 
 
 def _area(start: Interval, stop: Interval, k: int) -> Interval:
@@ -386,13 +388,22 @@ def delta_of_steps(
     slope = min(Fraction(200), slope).limit_denominator(64)
     tilt = max(0, math.ceil(slope * Fraction(6, 5) - 5))
 
-    def delta(t: Fraction, smoothing: Fraction) -> Decimal:
+    def delta(t: Fraction, smoothing: Fraction, price: Callable = rough_delta_of) -> Decimal:
+        added = share.high + energy * smoothing
         try:
-            return delta_at(steps, gaussian, epsilon, t, tilt, share.high + energy * smoothing).high
-        except Overflow:
+            return delta_at(steps, gaussian, epsilon, t, tilt, added, price).high
+        except (Overflow, OverflowError):
             return Decimal(1)
 
     tries = [(slope * k / 20, Fraction(3**j, 10**4)) for k in (16, 18, 20, 22) for j in range(7)]
     t, smoothing = min(tries, key=lambda pair: delta(*pair))
-    tries = [(t * k / 40, smoothing * j / 20) for k in (38, 39, 40, 41, 42) for j in (14, 20, 28)]
-    return min(delta(min(t, slope * 6 / 5), smoothing) for t, smoothing in tries)
+    finer = itertools.product((38, 39, 40, 41, 42), (14, 20, 28))
+    tries = [(min(t * k / 40, slope * 6 / 5), smoothing * j / 20) for k, j in finer]
+    return delta(*min(tries, key=lambda pair: delta(*pair)), delta_of)
+
+
+def rough_delta_of(squared_mu: Interval, epsilon: Number) -> Interval:
+    """As delta_of, in floating point: it only says where to look."""
+    mu, e = math.sqrt(squared_mu.high), float(epsilon)
+    a, b = ((e / mu + side * mu / 2) / math.sqrt(2) for side in (-1, 1))
+    return interval(Fraction((math.erfc(a) - math.exp(e) * math.erfc(b)) / 2))

@@ -323,7 +323,7 @@ def smallest_epsilon(account: Account, claim: SimpleNamespace) -> Fraction | Non
     low, high = Fraction(1), Fraction(3, 2)
     if not account.proves(claim.epsilon * high):
         return None
-    for _ in range(10):
+    for _ in range(7):
         middle = (low + high) / 2
         if account.proves(claim.epsilon * middle):
             high = middle
