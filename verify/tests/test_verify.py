@@ -113,7 +113,7 @@ def test_sums_of_bits_are_bounded_closely(clients, displacement, epsilon):
     rows, count, near = [[9, 7], [7, 9]], 40, Fraction(epsilon)
     length = intervals.interval(Fraction(displacement))
     channel = bits.TwoRows(rows, 16, clients)
-    steps = bits.Steps(channel, length * length * count, 1, length)
+    steps = bits.Steps(channel, length * length * count, 1, length, count)
     bound = float(bits.delta_of_steps([steps], intervals.interval(0), near, near))
     worst = 0.0
     for right in range(clients):
@@ -143,6 +143,24 @@ def composed(p, q, count, epsilon):
                 fresh[x + y] = fresh.get(x + y, 0) + a * b
         total = fresh
     return sum(m * max(0, 1 - math.exp(epsilon - x * step)) for x, m in total.items())
+
+
+def test_few_steps_are_bounded_by_their_pure_epsilon():
+    channel = bits.TwoRows([[9, 7], [7, 9]], 16, 1)
+    one = intervals.interval(1)
+    steps = bits.Steps(channel, one * 2, 3, one, 2)
+    assert float(steps.pure.high) == pytest.approx(6 * math.log(9 / 7), rel=1e-12)
+    short = bits.Steps(channel, one / 200, 3, one / 20, 2)
+    assert float(short.pure.high) == pytest.approx(3 * 2 / 7 / 10, rel=1e-12)
+
+
+def test_binomial_noise_is_bounded_by_a_law_near_it():
+    """additive.md's example: exactly 1.555, of 40,000 bits and a shift of 40."""
+    kappa, off = gaussian.binomial_curvature(40_000)
+    squared_mu = gaussian.squared_mu_of_a_step(kappa) * 1600
+    assert float(off.high) < 1e-40
+    assert gaussian.delta_of(squared_mu, Fraction(1555, 1000)).high > 1e-5
+    assert gaussian.delta_of(squared_mu, Fraction(158, 100)).high < 1e-5
 
 
 def test_a_table_of_rows_has_its_renyi_divergence():

@@ -16,7 +16,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 from .gaussian import delta_of
-from .intervals import DOWN, UP, Interval, Number, density, exp, interval, largest, log, power, sqrt
+from .intervals import DOWN, UP, Interval, density, exp, interval, largest, log, power, sqrt
 
 SCALE = 224  # probabilities are whole numbers of 2^-SCALE, rounded down
 POINT = 128  # ratios are whole numbers of 2^-POINT
@@ -272,13 +272,25 @@ def _peak(slope: Interval, bend: Interval, end: Interval) -> Interval:
 class Steps:
     """All steps of one channel: in each round squared displacements add up to `square` at most.
 
-    No displacement is longer than `longest`, which is at most 1.
+    No displacement is longer than `longest`, which is at most 1, and there are `sent` of them.
     """
 
     channel: TwoRows
     square: Interval
     rounds: int
     longest: Interval
+    sent: int
+
+    @property
+    def pure(self) -> Interval:
+        """accounting.md, Proposition 6: log-likelihoods change by R a unit, in all `sent` steps.
+
+        By at most log(1 + R) each; displacements add up to sqrt(sent square) at most.
+        """
+        ratio = self.channel.ratio
+        by_length = ratio * sqrt(self.sent * self.square)
+        every = self.sent * log(1 + ratio)
+        return self.rounds * interval(min(by_length.high, every.high))
 
     @property
     def largest_share(self) -> Interval:
@@ -333,11 +345,11 @@ def polynomial(order: int, t: Fraction) -> list[Fraction]:
 def delta_at(
     steps: list[Steps],
     gaussian: Interval,
-    epsilon: Number,
+    epsilon: Fraction,
     t: Fraction,
     tilt: int,
     smoothing: Interval,
-    price: Callable[[Interval, Number], Interval] = delta_of,
+    price: Callable[[Interval, Fraction], Interval] = delta_of,
 ) -> Interval:
     """martingale.md, Proposition 5: an upper bound of delta of all steps and Gaussian noise beside.
 
@@ -402,7 +414,7 @@ def delta_of_steps(
     return delta(*min(tries, key=lambda pair: delta(*pair)), delta_of)
 
 
-def rough_delta_of(squared_mu: Interval, epsilon: Number) -> Interval:
+def rough_delta_of(squared_mu: Interval, epsilon: Fraction) -> Interval:
     """As delta_of, in floating point: it only says where to look."""
     mu, e = math.sqrt(squared_mu.high), float(epsilon)
     a, b = ((e / mu + side * mu / 2) / math.sqrt(2) for side in (-1, 1))

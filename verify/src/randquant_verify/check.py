@@ -13,7 +13,13 @@ from types import SimpleNamespace
 
 from .bits import Steps, TwoRows, delta_of_steps
 from .certificate_file import RefusedError, expect
-from .gaussian import delta_of, discrete_gaussian_curvature, skellam_curvature, squared_mu_of_a_step
+from .gaussian import (
+    binomial_curvature,
+    delta_of,
+    discrete_gaussian_curvature,
+    skellam_curvature,
+    squared_mu_of_a_step,
+)
 from .intervals import Interval, exp, interval, largest, log, sqrt
 
 FLOAT_32 = Fraction(1, 2**20)  # vector.md, Proposition 16: what 32-bit floats move a mean
@@ -134,6 +140,11 @@ class Account:
         if not self.tables:
             if not self.steps:
                 return delta_of(self.squared_mu, rest).high <= left.low
+            if (
+                not self.squared_mu.high
+                and sum((s.pure for s in self.steps), interval(0)).high <= rest
+            ):
+                return True
             if delta_of_steps(self.steps, self.squared_mu, rest, near) <= left.low:
                 return True
         return self.delta_by_moments(rest, near) <= left.low
@@ -164,7 +175,7 @@ class Account:
             energy = self.squared_mu + sum((s.energy for s in self.steps), interval(0))
             order = near / Fraction(energy.high) + Fraction(1, 2) if energy.high else Fraction(2)
         if self.steps:
-            low = max(2, min(96, math.floor(order)))
+            low = max(2, min(400, math.floor(order)))
             return {Fraction(low), Fraction(low + 1)}
         return {1 + (order - 1) * Fraction(k, 8) for k in (6, 7, 8, 9, 10)}
 
@@ -207,14 +218,6 @@ def add_gaussian_noise(account, release, claim, place: str) -> None:
     account.squared_mu += ratio * ratio * release.rounds
 
 
-def curvature(noise: SimpleNamespace, clients: int) -> Interval:
-    if noise.law == "skellam":
-        return skellam_curvature(noise.variance * clients)
-    if noise.law == "discrete-gaussian":
-        return discrete_gaussian_curvature(noise.variance, clients)
-    raise ValueError(f"{noise.law} noise")
-
-
 def add_integer_noise(account, release, claim, place: str) -> None:
     """gaussian.md, Proposition 4."""
     check_bound(release, place)
@@ -223,8 +226,15 @@ def add_integer_noise(account, release, claim, place: str) -> None:
 
 def add_noise(account, release, square: Fraction, coordinates: int) -> None:
     """additive.md, Proposition 5: and how far drawn noise is from its law."""
-    step = squared_mu_of_a_step(curvature(release.noise, release.cohort))
-    account.squared_mu += step * square * release.rounds
+    noise = release.noise
+    if noise.law == "binomial":
+        kappa, off = binomial_curvature(noise.trials * release.cohort)
+        account.drawn += off * coordinates * release.rounds
+    elif noise.law == "skellam":
+        kappa = skellam_curvature(noise.variance * release.cohort)
+    else:
+        kappa = discrete_gaussian_curvature(noise.variance, release.cohort)
+    account.squared_mu += squared_mu_of_a_step(kappa) * square * release.rounds
     account.drawn += draws(release, coordinates)
 
 
@@ -287,7 +297,7 @@ def add_codes(account, release, claim, place: str) -> None:
         moved = (distance(release, claim) + rounding) * slope
         longest = interval(min(Fraction(1), Fraction(moved.high)))
         square = interval(min(Fraction((moved * moved).high), Fraction(update.sent)))
-    account.steps.append(Steps(steps, square, release.rounds, longest))
+    account.steps.append(Steps(steps, square, release.rounds, longest, update.sent))
 
 
 def add_table_of_rows(account, release, claim) -> None:
@@ -323,7 +333,7 @@ def smallest_epsilon(account: Account, claim: SimpleNamespace) -> Fraction | Non
     low, high = Fraction(1), Fraction(3, 2)
     if not account.proves(claim.epsilon * high):
         return None
-    for _ in range(7):
+    for _ in range(10):
         middle = (low + high) / 2
         if account.proves(claim.epsilon * middle):
             high = middle

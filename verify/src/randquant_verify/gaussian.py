@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 
 from .intervals import Interval, Number, exp, interval, log, power, sqrt, upper_tail
@@ -47,6 +48,19 @@ def skellam_curvature(variance: Fraction) -> Interval:
     for k in range(int(12 * variance**0.5) + 60, 0, -1):
         ratio = 1 / (2 * k / m + ratio)
     return -2 * log(ratio)
+
+
+def binomial_curvature(trials: int) -> tuple[Interval, Interval]:
+    """additive.md, Proposition 4: the curvature of a law near the binomial one, and how near it is.
+
+    Beyond h from the middle the law goes on as its curvature at h says, for ever.
+    """
+    h = math.isqrt(50 * trials - 1) + 1
+    if 2 * h >= trials:
+        raise ValueError("too few trials of binomial noise")
+    kappa = log(1 + interval(trials + 1) / (Fraction(trials**2, 4) - h * h))
+    slope = log(Fraction(trials + 2 * h, trials - 2 * h + 2))
+    return kappa, 2 * exp(-Fraction(2 * h * h, trials)) * (1 + 1 / slope)
 
 
 def squared_mu_of_a_step(curvature: Interval) -> Interval:
