@@ -387,4 +387,4 @@ def test_no_tampered_certificate_is_proven():
                 except RefusedError:
                     verdict = False
                 assert not verdict, (path, value, other)
-    assert count >= 300
+    assert count >= 500
