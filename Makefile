@@ -13,10 +13,11 @@ export PYTHONDONTWRITEBYTECODE :=
 PYTEST := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive $(BIN)/pytest -n auto --maxprocesses 8 --dist worksteal
 
 PAPERS := papers/tests papers/src
+VERIFY := verify/tests
 
 SELDOM := /(tests?|testing|_inductor|onnx|ray|networkx|debugpy|pip|setuptools|sqlalchemy|IPython|jedi)/
 
-.PHONY: demo flower-demo test papers-test test-all lint docs wheel wheel-test coverage fuzz mutants \
+.PHONY: demo flower-demo test papers-test verify-test test-all lint docs wheel wheel-test coverage fuzz mutants \
 	explore check format gallery clean
 
 .venv/ready: pyproject.toml papers/pyproject.toml constraints.txt
@@ -42,7 +43,10 @@ test: .venv/ready            ## what proves the product in a few minutes, on all
 papers-test: .venv/ready     ## the same of randquant-papers
 	$(PYTEST) -m "not slow" $(PAPERS)
 
-test-all: test papers-test   ## every test: those of `make test`, then what must be long
+verify-test: .venv/ready     ## the same of randquant-verify, which needs neither
+	$(PYTEST) $(VERIFY)
+
+test-all: test papers-test verify-test  ## every test: those of `make test`, then what must be long
 	$(PYTEST) -m "slow" tests src $(PAPERS)
 
 docs: .venv/ready            ## the site, into build/site; notebooks are executed when they changed
@@ -90,7 +94,7 @@ lint: .venv/ready            ## format, lint, types
 	$(BIN)/pyright
 
 check: lint                  ## these, and the tests of a few minutes of both packages
-	$(PYTEST) -m "not slow" tests src $(PAPERS)
+	$(PYTEST) -m "not slow" tests src $(PAPERS) $(VERIFY)
 
 format: .venv/ready
 	$(BIN)/ruff format .

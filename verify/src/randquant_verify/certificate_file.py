@@ -1,0 +1,253 @@
+"""Read a certificate file, strictly: what it does not say in exactly one way is refused.
+
+The format is docs/certificate-file.md of randquant, version 1. Every reader below takes a JSON
+value and a place (for messages) and returns what the value means: integers, and reals as fractions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable
+from fractions import Fraction
+from types import SimpleNamespace
+from typing import Any
+
+FORMAT = "randquant certificate, version 1"
+REAL = re.compile(r"-?0x1\.[0-9a-f]{13}p[+-](0|[1-9][0-9]{0,3})")
+Reader = Callable[[Any, str], Any]
+
+
+class RefusedError(ValueError):
+    """The first step that fails."""
+
+
+def expect(condition: bool, place: str, expected: object, got: object) -> None:
+    if not condition:
+        raise RefusedError(f"{place}: expected {expected}, got {str(got)[:60]}")
+
+
+def whole(low: int, high: int) -> Reader:
+    def read(value: Any, place: str) -> int:
+        right = type(value) is int and low <= value <= high
+        expect(right, place, f"an integer from {low} to {high}", value)
+        return value
+
+    return read
+
+
+def real(low: Fraction | int = 0, high: Fraction | int = 2**1000, above: bool = False) -> Reader:
+    """A double in hexadecimal; with `above` it must be larger than `low`."""
+
+    def read(value: Any, place: str) -> Fraction:
+        expect(type(value) is str, place, "a real number as text", value)
+        if value == "0x0.0p+0":
+            number = Fraction(0)
+        else:
+            expect(REAL.fullmatch(value) is not None, place, "a hexadecimal double", value)
+            digits, exponent = value.lstrip("-").split("p")
+            expect(-1022 <= int(exponent) <= 1023, place, "a double", value)
+            number = int(digits[4:], 16) + (1 << 52)
+            number = Fraction(number) * Fraction(2) ** (int(exponent) - 52)
+            number = -number if value[0] == "-" else number
+        right = low <= number <= high and not (above and number == low)
+        expect(right, place, f"{'more than' if above else 'at least'} {low}, at most {high}", value)
+        return number
+
+    return read
+
+
+def one_of(*choices: Any) -> Reader:
+    def read(value: Any, place: str) -> Any:
+        right = any(type(value) is type(choice) and value == choice for choice in choices)
+        expect(right, place, f"one of {choices}", value)
+        return value
+
+    return read
+
+
+def text(value: Any, place: str) -> str:
+    expect(type(value) is str and len(value) <= 100, place, "a short text", value)
+    return value
+
+
+def list_of(read_entry: Reader, least: int = 1, most: int = 4096) -> Reader:
+    def read(value: Any, place: str) -> list[Any]:
+        right = type(value) is list and least <= len(value) <= most
+        expect(right, place, f"a list of {least} to {most}", value)
+        return [read_entry(entry, f"{place}[{k}]") for k, entry in enumerate(value)]
+
+    return read
+
+
+def record(**readers: Reader) -> Reader:
+    """An object with these fields and no others."""
+
+    def read(value: Any, place: str) -> SimpleNamespace:
+        expect(type(value) is dict, place, "an object", value)
+        expect(
+            value.keys() == readers.keys(), place, f"the fields {sorted(readers)}", sorted(value)
+        )
+        return SimpleNamespace(**{k: read(value[k], f"{place}.{k}") for k, read in readers.items()})
+
+    return read
+
+
+class Variant:
+    """An object whose field `key` says which fields it has beside the shared ones."""
+
+    def __init__(self, key: str, **shared: Reader) -> None:
+        self.key, self.shared, self.kinds = key, shared, {}
+
+    def add(self, kind: str, **readers: Reader) -> None:
+        self.kinds[kind] = record(**{self.key: text}, **self.shared, **readers)
+
+    def __call__(self, value: Any, place: str) -> SimpleNamespace:
+        expect(
+            type(value) is dict and self.key in value, place, f"an object with {self.key}", value
+        )
+        kind = one_of(*self.kinds)(value[self.key], f"{place}.{self.key}")
+        return self.kinds[kind](value, place)
+
+
+def optional(read_value: Reader) -> Reader:
+    return lambda value, place: None if value is None else read_value(value, place)
+
+
+UPDATE = record(
+    clip=one_of("norm", "coordinates"),
+    threshold=real(Fraction(1, 10**30), 10**30),
+    dimension=whole(1, 2**40),
+    rotated=whole(1, 2**40),
+    sent=whole(1, 2**40),
+)
+CHANNEL = record(
+    inputs=list_of(real(-(10**30), 10**30), 2),
+    weights=list_of(list_of(whole(0, 2**62), 2), 2),
+    denominator=whole(2, 2**62),
+)
+NOISE = Variant("law")
+NOISE.add("skellam", variance=real(Fraction(1, 1000), 2**30))
+NOISE.add("discrete-gaussian", variance=real(Fraction(1, 4), 2**30))
+NOISE.add("binomial", trials=whole(2, 2**32))
+NOISE.add("discrete-laplace", scale=real(Fraction(1, 8), 2**15))
+BLOCK = Variant("encoding", amplitude=whole(1, 2**40))
+BLOCK.add("cells", cells=whole(1, 2**40))
+BLOCK.add("tree", cells=whole(2, 2**40))
+BLOCK.add("products", columns=whole(1, 2**20))
+GRID = record(scale=real(above=True), bound=whole(0, 2**128))
+RELEASE = Variant(
+    "kind",
+    rounds=whole(0, 2**53),
+    cohort=whole(1, 10**6),
+    update=optional(UPDATE),
+    examples=optional(whole(1, 10**9)),
+)
+RELEASE.add("codes", channel=CHANNEL)
+RELEASE.add("integer noise", grid=GRID, noise=NOISE)
+RELEASE.add("gaussian noise", noise_multiplier=real(above=True))
+RELEASE.add("table", noise=NOISE, most=whole(1, 2**40), blocks=list_of(BLOCK))
+CLAIM = record(
+    unit=one_of("client", "example"),
+    relation=one_of("replace_one", "zero_out"),
+    epsilon=real(0, 10**9),
+    delta=real(),
+    order=lambda value, place: value if value == "inf" else real(1, above=True)(value, place),
+)
+TRUSTS = {
+    "codes": ("local", "aggregate"),
+    "integer noise": ("aggregate",),
+    "gaussian noise": ("central", "local"),
+    "table": ("local", "aggregate", "central"),
+}
+FILE = record(
+    format=one_of(FORMAT),
+    made_by=text,
+    trust=one_of("local", "aggregate", "central"),
+    simulated=one_of(True, False),
+    honest_others=whole(0, 10**6),
+    accounts=list_of(list_of(RELEASE, 0, 256), 1, 256),
+    claims=list_of(CLAIM, 1, 4),
+    digest=text,
+)
+
+
+def canonical(data: Any) -> str:
+    return json.dumps(data, sort_keys=True, separators=(",", ":")) + "\n"
+
+
+def read_certificate(content: bytes) -> SimpleNamespace:
+    """The certificate in a file's bytes; raises RefusedError with the first rule that is broken."""
+    expect(len(content) <= 2**20, "file", "at most 1 MiB", f"{len(content)} bytes")
+    try:
+        data = json.loads(content.decode("ascii"))
+    except (ValueError, RecursionError) as error:
+        raise RefusedError(f"file: expected JSON in ASCII: {error}") from None
+    # Repeated keys, other orders, spaces, and other ways to write a number are all seen here.
+    rule = "the canonical text: sorted keys, no repeated key, no white space, one final newline"
+    expect(canonical(data).encode() == content, "file", rule, "another text")
+    certificate = FILE(data, "certificate")
+    del data["digest"]
+    digest = hashlib.sha256(canonical(data)[:-1].encode()).hexdigest()
+    expect(certificate.digest == digest, "digest", digest, certificate.digest)
+    check_consistency(certificate)
+    return certificate
+
+
+def check_consistency(certificate: SimpleNamespace) -> None:
+    """What fields must have to do with each other."""
+    kinds = [(claim.unit, claim.relation) for claim in certificate.claims]
+    expect(kinds == sorted(set(kinds)), "claims", "each kind once, sorted", kinds)
+    for claim in certificate.claims:
+        expect(claim.delta < 1, "claims", "delta less than 1", claim.delta)
+    releases = [release for account in certificate.accounts for release in account]
+    for release in releases:
+        check_release(release, certificate.trust)
+        by_example = release.kind == "table" or release.examples is not None
+        right = by_example or all(unit == "client" for unit, _ in kinds)
+        expect(right, "examples", "a number, as a claim is for one example", None)
+    others = max(1, *(release.cohort for release in releases), 1) - 1
+    expect(certificate.honest_others == others, "honest_others", others, certificate.honest_others)
+
+
+def check_release(release: SimpleNamespace, trust: str) -> None:
+    kind, update = release.kind, release.update
+    expect(release.cohort == 1 or trust == "aggregate", "cohort", f"1 under {trust} trust", "more")
+    expect(trust in TRUSTS[kind], "trust", f"one of {TRUSTS[kind]} with {kind}", trust)
+    expect((update is None) == (kind == "table"), "update", "null of tables alone", update)
+    if update is None:
+        expect(release.examples is None, "examples", "null", release.examples)
+        return
+    rotated = update.dimension
+    if update.clip == "norm" and kind != "gaussian noise":
+        rotated = 1 << (update.dimension - 1).bit_length()
+    expect(update.rotated == rotated, "rotated", rotated, update.rotated)
+    expect(update.sent <= rotated, "sent", f"at most {rotated}", update.sent)
+    if update.clip == "coordinates":
+        expect(update.sent == rotated, "sent", rotated, update.sent)
+        expect(kind != "integer noise", "clip", "norm", update.clip)
+        expect(release.examples is None, "examples", "null", release.examples)
+    if kind == "codes":
+        check_channel(release.channel, update)
+    if kind == "integer noise":
+        expect(release.noise.law != "discrete-laplace", "law", "another law", "discrete-laplace")
+
+
+def check_channel(channel: SimpleNamespace, update: SimpleNamespace) -> None:
+    inputs, weights = channel.inputs, channel.weights
+    right = inputs == sorted(inputs) and inputs[0] == -inputs[-1] < inputs[1]
+    right &= inputs[-2] < inputs[-1] and all(
+        a < c for a, c in zip(inputs, inputs[2:], strict=False)
+    )
+    expect(right, "inputs", "-c to c in order, inner ones at most twice", inputs)
+    expect(len(weights) == len(inputs), "weights", f"{len(inputs)} rows", len(weights))
+    same = len({len(row) for row in weights}) == 1 and len(weights) * len(weights[0]) <= 4096
+    expect(same, "weights", "equally long rows, 4096 weights at most", len(weights))
+    denominator = channel.denominator
+    expect(denominator.bit_count() == 1, "denominator", "a power of two", denominator)
+    expect(
+        {sum(row) for row in weights} == {denominator}, "weights", f"sums {denominator}", "other"
+    )
+    right = update.clip == "norm" or update.threshold == inputs[-1]
+    expect(right, "inputs", f"threshold {update.threshold} as the last", inputs[-1])

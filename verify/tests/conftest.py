@@ -1,0 +1,6 @@
+"""The verifier's tests import it from here, installed or not."""
+
+import sys
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "src")]

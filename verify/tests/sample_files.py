@@ -1,0 +1,93 @@
+"""Certificates of small runs, written here from the format's page alone."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+
+def norm(threshold=1.0, dimension=100, sent=None, rotate=True):
+    rotated = 1 << (dimension - 1).bit_length() if rotate else dimension
+    sent = rotated if sent is None else sent
+    return {
+        "clip": "norm",
+        "threshold": float(threshold).hex(),
+        "dimension": dimension,
+        "rotated": rotated,
+        "sent": sent,
+    }
+
+
+def release(kind, rounds=1, cohort=1, update=None, examples=None, **fields):
+    shared = {"kind": kind, "rounds": rounds, "cohort": cohort, "update": update}
+    return {**shared, "examples": examples, **fields}
+
+
+def one_bit(clip, level, bits=62):
+    """One bit whose levels are at +-level, for inputs from -clip to clip."""
+    low = round((level - clip) / (2 * level) * 2**bits)
+    rows = [[2**bits - low, low], [low, 2**bits - low]]
+    inputs = [float(-clip).hex(), float(clip).hex()]
+    return {"inputs": inputs, "weights": rows, "denominator": 2**bits}
+
+
+def claim(epsilon, delta=1e-5, unit="client", relation="replace_one", order="inf"):
+    terms = {"unit": unit, "relation": relation, "order": order}
+    return {**terms, "epsilon": float(epsilon).hex(), "delta": float(delta).hex()}
+
+
+def certificate(releases, claims, trust="aggregate", accounts=None):
+    accounts = [releases] if accounts is None else accounts
+    cohorts = [r["cohort"] for account in accounts for r in account]
+    return {
+        "format": "randquant certificate, version 1",
+        "made_by": "a test",
+        "trust": trust,
+        "simulated": False,
+        "honest_others": max(cohorts) - 1,
+        "accounts": accounts,
+        "claims": claims,
+    }
+
+
+def sealed(data):
+    """The bytes of a file, with its digest."""
+    data = {key: value for key, value in data.items() if key != "digest"}
+    text = json.dumps(data, sort_keys=True, separators=(",", ":"))
+    data = {**data, "digest": hashlib.sha256(text.encode()).hexdigest()}
+    return (json.dumps(data, sort_keys=True, separators=(",", ":")) + "\n").encode()
+
+
+def gaussian(epsilon=4.37718, relation="replace_one"):
+    sent = release("gaussian noise", 16, update=norm(rotate=False), noise_multiplier=(4.0).hex())
+    return certificate([sent], [claim(epsilon, relation=relation)], "central")
+
+
+def bits(epsilon=7.64506):
+    channel = one_bit(0.125, 1, 4)
+    sent = release("codes", 100, 40, norm(0.5, 50), channel=channel)
+    return certificate([sent], [claim(epsilon)])
+
+
+def skellam(epsilon=7.51168, unit="client"):
+    sent = release(
+        "integer noise",
+        10,
+        4,
+        norm(1, 100),
+        50,
+        grid={"scale": (84.28682868312676).hex(), "bound": 7226},
+        noise={"law": "skellam", "variance": (28904.0).hex()},
+    )
+    return certificate([sent], [claim(epsilon, unit=unit)])
+
+
+def table(epsilon, law="discrete-laplace", unit="example", **parameter):
+    blocks = [
+        {"encoding": "cells", "amplitude": 900, "cells": 5},
+        {"encoding": "tree", "amplitude": 600, "cells": 12},
+        {"encoding": "products", "amplitude": 600, "columns": 2},
+    ]
+    noise = {"law": law, **{k: float(v).hex() for k, v in parameter.items()}}
+    sent = release("table", 1, 5, noise=noise, most=3, blocks=blocks)
+    return certificate([sent], [claim(epsilon, 1e-9, unit)])

@@ -1,0 +1,390 @@
+"""The verifier: worked examples, bounds against exact sums, distances against the farthest pair."""
+
+import itertools
+import json
+import math
+import random
+from fractions import Fraction
+from types import SimpleNamespace
+
+import pytest
+import sample_files as certificates
+
+from randquant_verify import bits, check, gaussian, intervals
+from randquant_verify.__main__ import main
+from randquant_verify.certificate_file import RefusedError, read_certificate
+
+
+def proves(data):
+    """Whether every claim of a certificate is proven, each account by itself."""
+    certificate = read_certificate(certificates.sealed(data))
+    return all(
+        check.compile_account(account, claim, "account").proves(claim.epsilon)
+        for claim in certificate.claims
+        for account in certificate.accounts
+    )
+
+
+@pytest.mark.parametrize(
+    ("make", "epsilon", "terms"),
+    [
+        (certificates.gaussian, 4.37718, {}),
+        (certificates.gaussian, 1.9931, {"relation": "zero_out"}),
+        (certificates.bits, 7.64506, {}),
+        (certificates.skellam, 7.51168, {}),
+        (certificates.skellam, 0.89316, {"unit": "example"}),
+    ],
+)
+def test_worked_examples_of_the_format_are_proven_and_one_percent_less_is_not(make, epsilon, terms):
+    assert proves(make(epsilon * (1 + 2e-6), **terms))
+    assert not proves(make(epsilon * 0.99, **terms))
+
+
+def test_the_command_says_what_it_proves(tmp_path, capsys):
+    path = tmp_path / "c.json"
+    path.write_bytes(certificates.sealed(certificates.gaussian()))
+    assert main([str(path)]) == 0
+    assert capsys.readouterr().out.startswith("verified: epsilon <= 4.37719 at delta = 1e-05")
+    path.write_bytes(certificates.sealed(certificates.gaussian(4.3)))
+    assert main([str(path)]) == 2
+    assert capsys.readouterr().out.startswith("verified, but not as claimed: epsilon <= 4.37")
+    path.write_bytes(certificates.sealed(certificates.gaussian(1)))
+    assert main([str(path)]) == 1
+    assert capsys.readouterr().out.startswith("not verified: accounts[0]: no epsilon up to 1.5")
+
+
+# Numbers
+
+
+def test_intervals_hold_the_normal_tail():
+    for k in range(-40, 41):
+        x = Fraction(k, 4)
+        found = intervals.upper_tail(x)
+        assert float(found.low) == pytest.approx(math.erfc(float(x) / 2**0.5) / 2, rel=1e-12)
+        assert 0 <= found.high - found.low <= found.high / 10**20
+    far = intervals.upper_tail(20)
+    assert far.low <= found.high
+    assert float(far.low) < 2.7536241186062337e-89 < float(far.high)
+    assert intervals.pi().low < intervals.pi().high
+    assert float(intervals.pi().low) == math.pi
+
+
+def hockey_stick(p, q, epsilon):
+    return sum(max(0.0, a - math.exp(epsilon) * b) for a, b in zip(p, q, strict=True))
+
+
+def test_integer_noise_is_dominated_by_gaussian_noise():
+    """gaussian.md, Proposition 4, on laws summed up here."""
+    variance = 4.0
+    reach = range(-40, 41)
+    discrete = [math.exp(-k * k / (2 * variance)) for k in reach]
+
+    def bessel(k):
+        half = Fraction(2)
+        terms = (
+            half ** (2 * j + k) / (math.factorial(j) * math.factorial(j + k)) for j in range(25)
+        )
+        return float(sum(terms))
+
+    skellam = [bessel(abs(k)) for k in reach]  # but for a factor
+    for law, curvature in (
+        (discrete, gaussian.discrete_gaussian_curvature(Fraction(4), 1)),
+        (skellam, gaussian.skellam_curvature(Fraction(4))),
+    ):
+        masses = [mass / sum(law) for mass in law]
+        seconds = [
+            math.log(b * b / (a * c))
+            for a, b, c in zip(masses[35:], masses[36:], masses[37:45], strict=False)
+        ]
+        assert max(seconds) == pytest.approx(float(curvature.high), rel=1e-9)
+        step = gaussian.squared_mu_of_a_step(curvature)
+        for shift, epsilon in itertools.product((1, 3), (0.0, 0.5, 2.0)):
+            truth = hockey_stick(masses[shift:], masses[:-shift], epsilon)
+            bound = gaussian.delta_of(step * shift**2, Fraction(epsilon))
+            assert truth <= float(bound.high)
+            assert epsilon or float(bound.high) <= 1.1 * truth
+
+
+@pytest.mark.parametrize(
+    ("clients", "displacement", "epsilon"), [(1, 1, 3.0), (3, 1, 1.5), (3, 0.5, 0.7)]
+)
+def test_sums_of_bits_are_bounded_closely(clients, displacement, epsilon):
+    """Against the worst arrangement of the others, with equal displacements in 40 coordinates."""
+    rows, count, near = [[9, 7], [7, 9]], 40, Fraction(epsilon)
+    length = intervals.interval(Fraction(displacement))
+    channel = bits.TwoRows(rows, 16, clients)
+    steps = bits.Steps(channel, length * length * count, 1, length, count)
+    bound = float(bits.delta_of_steps([steps], intervals.interval(0), near, near))
+    worst = 0.0
+    for right in range(clients):
+        others = [1.0]
+        for k in range(clients - 1):
+            low, high = (weight / 16 for weight in rows[k < right])
+            others = [a * low + b * high for a, b in zip([*others, 0], [0, *others], strict=True)]
+        p, q = (
+            [(1 - x) * a + x * b for a, b in zip([*others, 0], [0, *others], strict=True)]
+            for x in (7 / 16, 7 / 16 + displacement / 8)
+        )
+        worst = max(worst, composed(p, q, count, epsilon), composed(q, p, count, epsilon))
+    assert worst <= bound <= 3 * worst
+
+
+def composed(p, q, count, epsilon):
+    """delta of independent copies, from below: losses are rounded down to a grid."""
+    step = 5e-4
+    law, total = {}, {0: 1.0}
+    for a, b in zip(p, q, strict=True):
+        place = math.floor(math.log(a / b) / step)
+        law[place] = law.get(place, 0) + a
+    for _ in range(count):
+        fresh = {}
+        for (x, a), (y, b) in itertools.product(total.items(), law.items()):
+            if a * b > 1e-12:
+                fresh[x + y] = fresh.get(x + y, 0) + a * b
+        total = fresh
+    return sum(m * max(0, 1 - math.exp(epsilon - x * step)) for x, m in total.items())
+
+
+def test_few_steps_are_bounded_by_their_pure_epsilon():
+    channel = bits.TwoRows([[9, 7], [7, 9]], 16, 1)
+    one = intervals.interval(1)
+    steps = bits.Steps(channel, one * 2, 3, one, 2)
+    assert float(steps.pure.high) == pytest.approx(6 * math.log(9 / 7), rel=1e-12)
+    short = bits.Steps(channel, one / 200, 3, one / 20, 2)
+    assert float(short.pure.high) == pytest.approx(3 * 2 / 7 / 10, rel=1e-12)
+
+
+def test_binomial_noise_is_bounded_by_a_law_near_it():
+    """additive.md's example: exactly 1.555, of 40,000 bits and a shift of 40."""
+    kappa, off = gaussian.binomial_curvature(40_000)
+    squared_mu = gaussian.squared_mu_of_a_step(kappa) * 1600
+    assert float(off.high) < 1e-40
+    assert gaussian.delta_of(squared_mu, Fraction(1555, 1000)).high > 1e-5
+    assert gaussian.delta_of(squared_mu, Fraction(158, 100)).high < 1e-5
+
+
+def test_a_table_of_rows_has_its_renyi_divergence():
+    found = check.renyi((1, 3, 4), (2, 2, 4), Fraction(3))
+    exact = Fraction(1, 8) / 4 + Fraction(27, 8) / 4 + Fraction(4, 8)
+    assert float(found.low) == pytest.approx(math.log(exact) / 2, rel=1e-12)
+    with pytest.raises(ValueError, match="never sends"):
+        check.renyi((1, 1), (2, 0), Fraction(2))
+
+
+# Distances
+
+
+def claim(unit, relation):
+    return SimpleNamespace(unit=unit, relation=relation)
+
+
+def test_one_example_of_a_subset_is_capped_at_twice_the_norm_in_both_relations():
+    """An example that is left out leaves the others' mean: no vector is zero.
+
+    Five examples, 13 of 1,024 coordinates: the first gradient is 1 there, the others' sum is -1/2
+    of it. With it the mean is 0.1, without it -0.1, both within C' = 0.1127 and 0.2 > C' apart.
+    """
+    update = SimpleNamespace(clip="norm", threshold=Fraction(1), rotated=1024, sent=13)
+    grid = SimpleNamespace(scale=Fraction(1, 8), bound=4)
+    release = SimpleNamespace(update=update, examples=5, grid=grid)
+    left_out = claim("example", "zero_out")
+    assert float(check.distance(release, left_out).high) == pytest.approx(0.2, rel=1e-4)
+    assert check.grid_square(release, left_out) == 16
+    norm = (13 / 1024) ** 0.5
+    for unit, relation, examples, expected in [
+        ("client", "zero_out", 5, norm),
+        ("client", "replace_one", 5, 2 * norm),
+        ("example", "zero_out", 2, 2 * norm),
+        ("example", "replace_one", 2, 2 * norm),
+        ("example", "replace_one", 100, 0.02),
+        ("example", "zero_out", 100, 0.01),
+    ]:
+        release.examples = examples
+        found = float(check.distance(release, claim(unit, relation)).high)
+        assert found == pytest.approx(expected, rel=2e-4)
+
+
+def encoded(block, record):
+    """A record's integers before rounding, as statistics.md, Proposition 5, encodes it."""
+    a = block.amplitude
+    if block.encoding == "cells":
+        return [a * (record == k) for k in range(block.cells + 1)]
+    if block.encoding == "tree":
+        vector, low, high = [], 0, block.cells
+        stack = [(low, high)]
+        while stack:
+            low, high = stack.pop()
+            if high - low > 1:
+                middle = low + (high - low + 1) // 2
+                inside = low <= record < high
+                vector.append(a * inside * (1 if record < middle else -1))
+                stack += [(low, middle), (middle, high)]
+        return vector
+    weight = 0.5 if block.pure else (1.6 if block.columns == 1 else 0.5**0.5)
+    pairs = [x * y for x, y in itertools.combinations(record, 2)]
+    return [a * v for v in [*record, *pairs, *(weight * (x * x - 0.5) for x in record)]]
+
+
+@pytest.mark.parametrize("pure", [False, True])
+def test_no_two_records_are_farther_apart_than_is_charged(pure):
+    draw = random.Random(1)
+    for encoding, size in [
+        ("cells", 6),
+        ("tree", 6),
+        ("tree", 11),
+        ("products", 1),
+        ("products", 3),
+    ]:
+        block = SimpleNamespace(
+            encoding=encoding, amplitude=10**6, cells=size, columns=size, pure=pure
+        )
+        release = SimpleNamespace(blocks=[block], most=3)
+        charged = check.record_distance(release, claim("example", "zero_out"), pure)
+        if encoding == "products":
+            # Convex in every square but for one column in L2, of which a grid is fine enough.
+            ends = [k / 50 for k in range(-50, 51)] if size == 1 else (-1, 0, 1)
+            records = list(itertools.product(ends, repeat=size))
+            records += [tuple(draw.uniform(-1, 1) for _ in range(size)) for _ in range(100)]
+        else:
+            records = range(size)
+        vectors = [encoded(block, record) for record in records]
+        farthest = max(
+            sum(abs(x - y) ** (1 if pure else 2) for x, y in zip(v, w, strict=True))
+            for v, w in itertools.combinations(vectors, 2)
+        )
+        assert 0.6 * charged <= farthest <= charged
+        for_client = check.record_distance(release, claim("client", "zero_out"), pure)
+        assert for_client == charged * (3 if pure else 9)
+
+
+def test_one_value_of_two_powers_is_no_farther_than_its_ends():
+    """statistics.md: |x - y|^2 (1 + w^2 (x + y)^2) <= 4 for w = 1.6, on a fine grid."""
+    grid = [k / 100 for k in range(-100, 101)]
+    assert max((x - y) ** 2 * (1 + 2.56 * (x + y) ** 2) for x in grid for y in grid) <= 4
+
+
+# Refusals
+
+
+def test_what_is_not_written_in_the_one_right_way_is_refused():
+    good = certificates.sealed(certificates.gaussian())
+    read_certificate(good)
+    data = json.loads(good)
+    texts = [
+        good[:-1],
+        good + b"\n",
+        good.replace(b",", b", ", 1),
+        b"\xef\xbb\xbf" + good,
+        good.replace(b'"rounds":16', b'"rounds":16.0'),
+        good.replace(b'"rounds":16', b'"rounds":1e1'),
+        good.replace(b'"rounds":16', b'"rounds":NaN'),
+        good.replace(b'"rounds":16', b'"rounds":' + b"9" * 5000),
+        good.replace(b'"rounds":16', b'"rounds":16,"rounds":16'),
+        good.replace(data["digest"].encode(), b"0" * 64),
+        b"[" * 100_000,
+        b"null\n",
+        b"",
+        b" " * 2**21,
+    ]
+    wrong = [
+        ("format", "randquant certificate, version 2"),
+        ("made_by", "x" * 101),
+        ("simulated", 1),
+        ("honest_others", True),
+        ("honest_others", 1),
+        ("trust", "local trust"),
+        ("accounts", []),
+        ("claims", []),
+        ("claims", data["claims"] * 2),
+        ("secret", 1),
+    ]
+    texts += [certificates.sealed({**data, key: value}) for key, value in wrong]
+    numbers = ["1", "0x1p+0", "0X1.0000000000000p+0", "inf", "nan", "-0x1.0000000000000p+0"]
+    numbers += [
+        "0x1.0000000000000p+1024",
+        "0x1.0000000000000p-1023",
+        "0x1.0000000000000p+00",
+        1,
+        None,
+    ]
+    for number in numbers:
+        text = json.loads(good)
+        text["accounts"][0][0]["noise_multiplier"] = number
+        texts.append(certificates.sealed(text))
+    for text in texts:
+        with pytest.raises(RefusedError):
+            read_certificate(text)
+
+
+def leaves(value, path=()):
+    if isinstance(value, dict | list):
+        for key, entry in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from leaves(entry, (*path, key))
+    else:
+        yield path, value
+
+
+def changed(data, path, value):
+    data = json.loads(json.dumps(data))
+    place = data
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    return data
+
+
+def weaker(name, value):
+    """Other values of a field, each of which makes the claim false or the file inconsistent."""
+    down = [0.97, 0.9, 0.75, 0.5, 0.1]
+    if name in ("epsilon", "noise_multiplier", "variance", "scale"):
+        return [(float.fromhex(value) * factor).hex() for factor in down]
+    if name == "delta":
+        return [(float.fromhex(value) * factor).hex() for factor in (0.5, 0.1, 1e-3, 1e-9)]
+    if name == "threshold":
+        return [(float.fromhex(value) / factor).hex() for factor in down]
+    if name in ("rounds", "columns", "amplitude", "most"):
+        return [math.ceil(value / factor) for factor in down]
+    if name in ("cohort", "examples"):
+        return [math.floor(value * factor) for factor in down if value > 1] + [0, -1, None]
+    if name in ("rotated", "honest_others", "bound"):  # a bound may be off by one
+        return [value - 3, value + 3, value * 2, value // 2, -1]
+    if name in ("dimension", "sent"):
+        return [value * 2, value * 3, 0]
+    if name in ("kind", "law", "encoding", "clip", "trust", "format", "digest", "unit", "relation"):
+        return [value + "s", "", None, 1]
+    return []
+
+
+def test_no_tampered_certificate_is_proven():
+    """Each field alone, in the direction that weakens what is stated, with a digest of its own."""
+    small = certificates.release(
+        "codes", 20, 2, certificates.norm(0.5, 60, 40), 3, channel=certificates.one_bit(0.125, 1, 4)
+    )
+    made = [
+        (certificates.gaussian(4.37719), {"threshold", "dimension", "sent", "examples"}),
+        (
+            certificates.gaussian(1.99311, "zero_out"),
+            {"threshold", "dimension", "sent", "examples"},
+        ),
+        (certificates.skellam(7.51169), {"examples"}),
+        (certificates.skellam(0.89317, "example"), set()),
+        (certificates.certificate([small], [certificates.claim(14.28)]), {"examples", "dimension"}),
+        (certificates.table(0.7057, "skellam", variance=1e8), {"examples", "most", "scale"}),
+        (certificates.table(0.7057, "discrete-gaussian", variance=1e8), {"examples", "most"}),
+        (certificates.table(6.4111, scale=1500), {"examples", "most", "delta", "cohort"}),
+    ]
+    count = 0
+    for data, harmless in made:
+        assert proves(data)
+        tampered = [(path, value) for path, value in leaves(data)]
+        for path, value in tampered:
+            for other in weaker(path[-1], value) if path[-1] not in harmless else []:
+                if other == value:
+                    continue
+                count += 1
+                try:
+                    verdict = proves(changed(data, path, other))
+                except RefusedError:
+                    verdict = False
+                assert not verdict, (path, value, other)
+    assert count >= 500
