@@ -10,6 +10,7 @@ from randquant._internal.lazy_imports import lazily
 if TYPE_CHECKING:
     from randquant.rounds.accountant import RoundEvent, RunAccountant
     from randquant.rounds.among_clients import AmongClients, SecureSum
+    from randquant.rounds.certificate_file import Sent, Statement, certificate_file
     from randquant.rounds.helper_service import (
         MAX_CALLS_PER_CERTIFICATE,
         TLS,

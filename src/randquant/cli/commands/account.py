@@ -9,7 +9,13 @@ from randquant._internal import validate
 from randquant._internal.formatting import count
 from randquant._internal.serialization import to_json
 from randquant.aggregation.registry import all_mechanisms, update_mechanism
-from randquant.cli.options import Command, NamedMechanism, Output, selected_fields
+from randquant.cli.options import (
+    Command,
+    NamedMechanism,
+    Output,
+    selected_fields,
+    written_certificate,
+)
 from randquant.mechanisms.registry import build, channel_mechanisms, notes_on
 from randquant.privacy.accounting.accountant import account
 from randquant.privacy.accounting.relations import other_relation_lines, under_other_relation
@@ -17,6 +23,7 @@ from randquant.privacy.accounting.release import Release
 from randquant.privacy.accounting.sampling import HiddenCohorts, run_release
 from randquant.privacy.certificates.coordinate import certify
 from randquant.privacy.guarantee import MODEL_TERMS, Guarantee, Neighboring, Trust
+from randquant.rounds.certificate_file import Sent, Statement
 from randquant.training.config import Delta
 
 Participation = Literal["seen", "poisson", "fixed"]
@@ -39,6 +46,7 @@ def run(
     of_rounds: int | None = None,
     everybody_sends: bool = False,
     examples: int | None = None,
+    certificate: str | None = None,
 ) -> Output:
     """Account for a client's whole participation.
 
@@ -72,6 +80,7 @@ def run(
         return _guarantees(name, released, neighboring, delta)
 
     guarantee, other = guarantees_for(None)
+    claims = [guarantee, other]
     result = {
         "mechanism": name, "parameters": parameters, "dimension": dimension, "rounds": rounds,
         "participation": participation, "of_rounds": of_rounds, "cohort": cohort,
@@ -87,6 +96,7 @@ def run(
     ]
     if examples is not None:
         example_guarantee, other = guarantees_for(examples)
+        claims += [example_guarantee, other]
         result["one_example"] = {**to_json(example_guarantee), "other_relation": to_json(other)}
         lines.append(f"one of a client's {examples} examples, in the same run: {example_guarantee}")
         lines += other_relation_lines(other)
@@ -96,7 +106,10 @@ def run(
         result["per_coordinate"] = selected_fields(pure, "order", "epsilon", "witness")
         lines.append(f"per coordinate and round: {pure}")
     result["notes"] = notes_on(name, parameters)
-    return Output(result, [*lines, *result["notes"]])
+    sent = Sent(mechanism, dimension, rounds, examples)
+    statement = Statement([[sent]], [each for each in claims if each is not None])
+    written = written_certificate(certificate, statement.text)
+    return Output(result, [*lines, *result["notes"], *written])
 
 
 def _guarantees(
