@@ -12,7 +12,7 @@ import pytest
 import randquant as rq
 from randquant.aggregation import AdditiveMechanism, gaussian
 from randquant.cli import main
-from randquant.mechanisms import NOISES
+from randquant.mechanisms import NOISES, Skellam
 from randquant.privacy import Guarantee
 from randquant.rounds import Offer, RoundEvent, RunAccountant, Sent, Statement
 
@@ -116,6 +116,21 @@ def test_each_setting_that_changes_epsilon_is_stated(name, where, change, value)
         after = terms(mechanism, {**USE, change: value})
     assert (after[0] != before[0]) == (change != "delta")
     assert (after[1] != before[1]) == (change == "delta")
+
+
+TABLE = certificates.survey(certificates.QUERIES, 1.0, 1e-6, "aggregate", 20, 200,
+                            unit="example", most=9)  # fmt: skip
+TABLE_CHANGES = {
+    "amplitudes": {**TABLE.amplitudes, "age": 5}, "law": Skellam(9999.0), "cohort": 19, "most": 8,
+    "queries": {**certificates.QUERIES, "height": rq.Quantiles(100, 220, steps=32)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", TABLE_CHANGES)
+def test_each_term_of_a_table_is_stated(change):
+    use = {**USE, "delta": 1e-6}
+    changed = dataclasses.replace(TABLE, **{change: TABLE_CHANGES[change]})
+    assert terms(changed, use)[0] != terms(TABLE, use)[0]
 
 
 def test_public_seeds_and_what_is_decoded_are_not_stated():
