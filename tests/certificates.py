@@ -4,6 +4,7 @@ Each is a kind of release, or a way to compose them, that the format states.
 """
 
 from pathlib import Path
+from typing import Any
 
 import randquant as rq
 from randquant.aggregation import AdditiveMechanism, gaussian
@@ -33,7 +34,7 @@ def two_offers():
     return accountant
 
 
-def one_bit(trust="aggregate", cohort=40, **how):
+def one_bit(trust: Any = "aggregate", cohort=40, **how):
     return rq.VectorMechanism(BIT, clip_norm=0.5, trust=trust, cohort=cohort, **how)
 
 
