@@ -10,7 +10,6 @@ from randquant._internal.lazy_imports import lazily
 if TYPE_CHECKING:
     from randquant.rounds.accountant import RoundEvent, RunAccountant
     from randquant.rounds.among_clients import AmongClients, SecureSum
-    from randquant.rounds.certificate_file import Sent, Statement, certificate_file
     from randquant.rounds.helper_service import (
         MAX_CALLS_PER_CERTIFICATE,
         TLS,
@@ -54,6 +53,7 @@ if TYPE_CHECKING:
         upload_format,
     )
     from randquant.rounds.run import RoundsFailed, ServerRun
+    from randquant.rounds.statement import Sent, Statement, certificate_file
     from randquant.rounds.store import ServerStore, StoredRounds
     from randquant.rounds.sums import Intake, PlainSum
     from randquant.rounds.target import Target

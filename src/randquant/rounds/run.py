@@ -176,7 +176,7 @@ class ServerRun:
         """Write the run's certificate file beside its store, or log why it cannot be stated."""
         if self.store is None or not self.accountant.num_releases:
             return
-        from randquant.rounds.certificate_file import certificate_file
+        from randquant.rounds.statement import certificate_file
 
         path = self.store.path.parent / "certificate.json"
         try:

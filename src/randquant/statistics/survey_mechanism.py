@@ -213,5 +213,8 @@ class SurveyMechanism(MechanismDefaults):
         answers = terms.read(totals, records, clients)
         return Table(answers, records, clients, terms.guarantee, terms)
 
+    def certified(self, dimension: int) -> dict[str, Any]:
+        return self.terms.certified(dimension)
+
     def record(self) -> dict[str, Any]:
         return {"mechanism": "survey", "survey": self.survey}

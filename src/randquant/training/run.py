@@ -13,7 +13,7 @@ from randquant._internal.formatting import count
 from randquant._internal.rounding import round_up
 from randquant.privacy.accounting.relations import by_relation
 from randquant.privacy.guarantee import Guarantee, Neighboring
-from randquant.rounds.certificate_file import Sent, Statement, stated
+from randquant.rounds.statement import Sent, Statement, stated
 from randquant.training.config import TrainConfig
 from randquant.training.configured import configured_mechanism
 from randquant.training.records import RoundMetrics, RunRecord, RunSummary

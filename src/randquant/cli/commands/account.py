@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from randquant._internal import validate
@@ -23,7 +23,7 @@ from randquant.privacy.accounting.release import Release
 from randquant.privacy.accounting.sampling import HiddenCohorts, run_release
 from randquant.privacy.certificates.coordinate import certify
 from randquant.privacy.guarantee import MODEL_TERMS, Guarantee, Neighboring, Trust
-from randquant.rounds.certificate_file import Sent, Statement
+from randquant.rounds.statement import Sent, Statement
 from randquant.training.config import Delta
 
 Participation = Literal["seen", "poisson", "fixed"]
@@ -62,8 +62,7 @@ def run(
         examples: also state the guarantee for one example, such as a patient, of a client whose
             updates are means of at least this many examples' gradients, each clipped to clip_norm.
     """
-    name = chosen.name
-    parameters, clip_norm = chosen.split()
+    name, (parameters, clip_norm) = chosen.name, chosen.split()
     mechanism = update_mechanism(
         name, parameters, trust=trust, cohort=cohort, clip_norm=clip_norm,
         coordinates=coordinates,
@@ -79,13 +78,12 @@ def run(
 
         return _guarantees(name, released, neighboring, delta)
 
-    guarantee, other = guarantees_for(None)
-    claims = [guarantee, other]
+    guarantee, other = claims = guarantees_for(None)
     result = {
         "mechanism": name, "parameters": parameters, "dimension": dimension, "rounds": rounds,
         "participation": participation, "of_rounds": of_rounds, "cohort": cohort,
         "clip_norm": clip_norm, "coordinates": coordinates, **to_json(guarantee),
-        "other_relation": to_json(other),
+        "other_relation": to_json(other), "notes": notes_on(name, parameters),
     }  # fmt: skip
     lines = [
         f"{name}, {count(dimension, 'coordinate')}, {count(rounds, 'round')} of one client's "
@@ -96,7 +94,7 @@ def run(
     ]
     if examples is not None:
         example_guarantee, other = guarantees_for(examples)
-        claims += [example_guarantee, other]
+        claims += (example_guarantee, other)
         result["one_example"] = {**to_json(example_guarantee), "other_relation": to_json(other)}
         lines.append(f"one of a client's {examples} examples, in the same run: {example_guarantee}")
         lines += other_relation_lines(other)
@@ -105,11 +103,13 @@ def run(
         pure = certify(build(name, parameters))
         result["per_coordinate"] = selected_fields(pure, "order", "epsilon", "witness")
         lines.append(f"per coordinate and round: {pure}")
-    result["notes"] = notes_on(name, parameters)
-    sent = Sent(mechanism, dimension, rounds, examples)
-    statement = Statement([[sent]], [each for each in claims if each is not None])
-    written = written_certificate(certificate, statement.text)
+    written = _written(certificate, Sent(mechanism, dimension, rounds, examples), claims)
     return Output(result, [*lines, *result["notes"], *written])
+
+
+def _written(certificate: str | None, sent: Sent, claims: Sequence[Guarantee | None]) -> list[str]:
+    statement = Statement([[sent]], [each for each in claims if each is not None])
+    return written_certificate(certificate, statement.text)
 
 
 def _guarantees(

@@ -15,7 +15,7 @@ from randquant.cli.options import (
 from randquant.planning.planner import plan
 from randquant.planning.privacy import Privacy
 from randquant.reports import plan as shown
-from randquant.rounds.certificate_file import certificate_file
+from randquant.rounds.statement import certificate_file
 
 PRIVACY_FIELDS = (
     "bits", "clip_norm", "neighboring", "sampling", "max_participations", "coordinates",

@@ -38,7 +38,7 @@ def run(
     """
     # Imported here, so that `randquant statistics --help` does not wait for these imports.
     from randquant.reports import answers
-    from randquant.rounds.certificate_file import certificate_file
+    from randquant.rounds.statement import certificate_file
     from randquant.statistics.asking import statistics
     from randquant.statistics.records import by_client as grouped_by
     from randquant.statistics.records import read_queries, read_records

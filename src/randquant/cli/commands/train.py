@@ -67,7 +67,7 @@ def run(
     with extras.needed("training", "train"):
         from randquant.cli import progress
         from randquant.reports.run import report_run
-        from randquant.rounds.certificate_file import certificate_file
+        from randquant.rounds.statement import certificate_file
         from randquant.training import federated
         from randquant.training.runs.store import is_run
     path = Path(file).absolute()

@@ -19,12 +19,6 @@ from typing import Any
 from randquant._internal import validate
 from randquant._internal.serialization import write_atomic
 from randquant._internal.version import __version__
-from randquant.aggregation.additive import AdditiveMechanism
-from randquant.aggregation.baselines import CentralGaussian, LocalGaussian
-from randquant.aggregation.coordinate import ChannelMechanism
-from randquant.aggregation.defaults import MechanismDefaults
-from randquant.aggregation.sign_sgd import SignSGD
-from randquant.aggregation.vector import VectorMechanism
 from randquant.channels.channel import Channel
 from randquant.mechanisms.noise import Binomial, DiscreteGaussian, DiscreteLaplace, Skellam
 from randquant.planning.plans import Plan
@@ -35,7 +29,6 @@ from randquant.privacy.guarantee import Guarantee, Neighboring
 from randquant.rounds.accountant import RunAccountant
 from randquant.statistics.answers import Table
 from randquant.statistics.encodings import Block, Cells, Products, Tree
-from randquant.statistics.survey_mechanism import SurveyMechanism
 from randquant.statistics.surveys import Survey
 
 FORMAT = "randquant certificate, version 1"
@@ -164,20 +157,17 @@ def certificate_file(
         >>> round(float.fromhex(json.loads(text)["claims"][0]["epsilon"]), 4)
         7.6451
     """
-    use = {"dimension": dimension, "rounds": rounds, "examples": examples}
-    if isinstance(value, MechanismDefaults):
+    if dimension is None and rounds is None and examples is None:
+        statement = stated(value)
+    else:
+        wanted = "a mechanism with dimension, rounds and examples, which other values have"
+        validate.answers("value", value, wanted, "record", "certified", "release")
         if dimension is None or rounds is None:
             raise TypeError(
-                f"Expected dimension and rounds with a mechanism, got {use}: say how it is used."
+                f"Expected dimension and rounds with a mechanism, got dimension={dimension} and "
+                f"rounds={rounds}: say how it is used."
             )
         statement = mechanism_statement(value, dimension, rounds, delta, examples)
-    elif any(number is not None for number in use.values()):
-        raise TypeError(
-            f"Expected dimension, rounds and examples of a mechanism only, got {use} with a "
-            f"{type(value).__name__}, which has its own: leave them out."
-        )
-    else:
-        statement = stated(value)
     text = statement.text()
     if path is not None:
         write_atomic(Path(path), text.encode())
@@ -211,8 +201,8 @@ def stated(value: Any) -> Statement:
             "number alone does not say what is released."
         )
     raise TypeError(
-        "Expected a Run, Plan, Table or Survey, an account of a run or a mechanism, got "
-        f"{validate.shown(value)}."
+        "Expected a Run, Plan, Table or Survey, an account of a run, or a mechanism with its "
+        f"dimension and rounds, got {validate.shown(value)}."
     )
 
 
@@ -271,41 +261,36 @@ def _common(claims: Iterable[Guarantee]) -> tuple[str, bool]:
 
 
 def _release_fields(sent: Sent) -> Fields:
-    rounds, examples = int(sent.rounds), sent.examples
-    usual = {"rounds": rounds, "cohort": sent.mechanism.cohort, "examples": examples}
-    match sent.mechanism:
-        case Survey() | SurveyMechanism():
-            kind = {**_table_fields(sent.mechanism), "examples": None}
-        case ChannelMechanism() | VectorMechanism():
-            kind = {"kind": "codes", "channel": _channel_fields(sent.mechanism.channel)}
-        case AdditiveMechanism():
-            plan = sent.mechanism.plan(sent.dimension)
-            grid = {"scale": _exact(plan.scale), "bound": int(plan.bound)}
-            kind = {"kind": "integer noise", "grid": grid, "noise": _noise_fields(plan.noise)}
-        case CentralGaussian() | LocalGaussian() | SignSGD():
-            multiplier = _exact(sent.mechanism.noise_multiplier)
-            kind = {"kind": "gaussian noise", "noise_multiplier": multiplier}
-        case other:
-            raise ValueError(
-                "Expected a mechanism of randquant in a certificate, got "
-                f"{type(other).__name__}: its format cannot state others."
-            )
-    return {"update": _update_fields(sent), **usual, **kind}
+    use = {"rounds": int(sent.rounds), "cohort": sent.mechanism.cohort, "examples": sent.examples}
+    return _plain({**use, **sent.mechanism.certified(int(sent.dimension))})
 
 
-def _update_fields(sent: Sent) -> Fields | None:
-    mechanism, dimension = sent.mechanism, int(sent.dimension)
-    if isinstance(mechanism, Survey | SurveyMechanism):
-        return None
-    fields = {"clip": "norm", "dimension": dimension, "rotated": dimension, "sent": dimension}
-    if mechanism.clip_norm is None:
-        channel = mechanism.channel
-        clip = mechanism.clip if channel is None else channel.clip
-        return {**fields, "clip": "coordinates", "threshold": _exact(clip)}
-    if isinstance(mechanism, AdditiveMechanism | VectorMechanism):
-        projection = mechanism.projection(dimension)
-        fields |= {"rotated": projection.rotated, "sent": projection.size}
-    return {**fields, "threshold": _exact(mechanism.clip_norm)}
+def _plain(value: Any) -> Any:
+    """Return what a mechanism states as JSON data, all real numbers as exact texts."""
+    match value:
+        case dict():
+            return {name: _plain(each) for name, each in value.items()}
+        case float():
+            return _exact(value)
+        case Channel():
+            return _channel_fields(value)
+        case Binomial() | DiscreteGaussian() | DiscreteLaplace() | Skellam():
+            law, parameter = LAWS[type(value)]
+            number = getattr(value, parameter)
+            return {"law": law, parameter: number if parameter == "trials" else _exact(number)}
+        case [*blocks]:
+            # Sorted, for their order says nothing.
+            return sorted((_block_fields(*each) for each in blocks), key=_canonical)
+    return value
+
+
+LAWS: Mapping[type, tuple[str, str]] = {
+    Binomial: ("binomial", "trials"),
+    DiscreteGaussian: ("discrete-gaussian", "variance"),
+    DiscreteLaplace: ("discrete-laplace", "scale"),
+    Skellam: ("skellam", "variance"),
+}
+"""The name and the parameter of each law in a file."""
 
 
 def _channel_fields(channel: Channel) -> Fields:
@@ -322,45 +307,17 @@ def _channel_fields(channel: Channel) -> Fields:
     }
 
 
-LAWS: Mapping[type, tuple[str, str]] = {
-    Binomial: ("binomial", "trials"),
-    DiscreteGaussian: ("discrete-gaussian", "variance"),
-    DiscreteLaplace: ("discrete-laplace", "scale"),
-    Skellam: ("skellam", "variance"),
-}
-"""The name and the parameter of each law in a file."""
-
-
-def _noise_fields(noise: Any) -> Fields:
-    law, parameter = LAWS[type(noise)]
-    value = getattr(noise, parameter)
-    return {"law": law, parameter: value if isinstance(value, int) else _exact(value)}
-
-
-def _table_fields(mechanism: Survey | SurveyMechanism) -> Fields:
-    terms = mechanism.terms if isinstance(mechanism, SurveyMechanism) else mechanism
-    blocks = [
-        {"amplitude": terms.amplitudes[name], **_block_fields(query.block())}
-        for name, query in terms.queries.items()
-    ]
-    # Sorted: their order says nothing, and names of columns are nobody's business here.
-    return {
-        "kind": "table",
-        "noise": _noise_fields(terms.law),
-        "most": terms.most,
-        "blocks": sorted(blocks, key=_canonical),
-    }
-
-
-def _block_fields(block: Block) -> Fields:
+def _block_fields(block: Block, amplitude: int) -> Fields:
     match block:
         case Cells(count):
-            return {"encoding": "cells", "cells": count}
+            fields: Fields = {"encoding": "cells", "cells": count}
         case Tree(count):
-            return {"encoding": "tree", "cells": count}
+            fields = {"encoding": "tree", "cells": count}
         case Products(columns):
-            return {"encoding": "products", "columns": columns}
-    raise ValueError(f"Expected a query of randquant in a certificate, got {block!r}.")
+            fields = {"encoding": "products", "columns": columns}
+        case other:
+            raise ValueError(f"Expected a query of randquant in a certificate, got {other!r}.")
+    return {**fields, "amplitude": amplitude}
 
 
 def _exact(value: float) -> str:

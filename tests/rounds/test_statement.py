@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import randquant as rq
-from randquant.aggregation import AdditiveMechanism, gaussian
+from randquant.aggregation import AdditiveMechanism, SignSGD, gaussian
 from randquant.cli import main
 from randquant.mechanisms import NOISES, Skellam
 from randquant.privacy import Guarantee
@@ -135,6 +135,17 @@ def test_each_term_of_a_table_is_stated(change):
     assert terms(changed, use)[0] != terms(TABLE, use)[0]
 
 
+def test_whole_numbers_are_written_as_the_real_numbers_that_they_are():
+    for ints, floats in (
+        (gaussian(4, clip_norm=1), gaussian(4.0, clip_norm=1.0)),
+        (gaussian(4, clip=1), gaussian(4.0, clip=1.0)),
+        (SignSGD(2, 3), SignSGD(2.0, 3.0)),
+        (AdditiveMechanism("skellam", 1, 2, 4), AdditiveMechanism("skellam", 1.0, 2.0, 4)),
+        (rq.VectorMechanism(certificates.BIT, 1), rq.VectorMechanism(certificates.BIT, 1.0)),
+    ):
+        assert terms(ints, USE) == terms(floats, USE)
+
+
 def test_public_seeds_and_what_is_decoded_are_not_stated():
     """They move no epsilon, and a file without them is the same for each round of a run."""
     plain = terms(certificates.one_bit(coordinates=32), USE)
@@ -204,9 +215,9 @@ def test_what_cannot_be_stated_is_refused(tmp_path, capsys):
     table = certificates.survey(["age"], 1.0, 1e-6, "central", 100, 100)
     with pytest.raises(TypeError, match="a number alone does not say what is released"):
         rq.certificate_file(table.guarantee)
-    with pytest.raises(TypeError, match="dimension and rounds with a mechanism"):
+    with pytest.raises(TypeError, match="a mechanism with its dimension and rounds"):
         rq.certificate_file(certificates.one_bit())
-    with pytest.raises(TypeError, match="leave them out"):
+    with pytest.raises(TypeError, match="which other values have"):
         rq.certificate_file(table, rounds=3)
     with pytest.raises(ValueError, match="nothing is protected"):
         rq.certificate_file(RunAccountant(delta=1e-5))
