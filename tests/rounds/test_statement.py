@@ -15,7 +15,7 @@ from randquant.aggregation import AdditiveMechanism, SignSGD, gaussian
 from randquant.cli import main
 from randquant.mechanisms import NOISES, Skellam
 from randquant.privacy import Guarantee
-from randquant.rounds import Offer, RoundEvent, RunAccountant, Sent, Statement
+from randquant.rounds import Offer, ReleaseTerms, RoundEvent, RunAccountant, Statement
 
 SCHEMA = json.loads((certificates.FOLDER.parent / "certificate-file.schema.json").read_text())
 VALID = jsonschema.Draft202012Validator(SCHEMA)
@@ -101,8 +101,8 @@ CHANGES = [
 def terms(mechanism, use):
     """The parts of a file of which no figure is computed: its accounts and its claims' deltas."""
     claim = Guarantee(1.0, use["delta"], "replace_one", "aggregate", 2.0, 1)
-    sent = Sent(mechanism, use["dimension"], use["rounds"], use["examples"])
-    VALID.validate(data := json.loads(Statement([[sent]], [claim]).text()))
+    each = ReleaseTerms(mechanism, use["dimension"], use["rounds"], use["examples"])
+    VALID.validate(data := json.loads(Statement([[each]], [claim]).text()))
     return data["accounts"], data["claims"]
 
 

@@ -173,7 +173,7 @@ class ServerRun:
         return numbers
 
     def write_certificate(self) -> None:
-        """Write the run's certificate file beside its store, or log why it cannot be stated."""
+        """Write the run's certificate file next to its store, or log why it cannot be stated."""
         if self.store is None or not self.accountant.num_releases:
             return
         from randquant.rounds.statement import certificate_file

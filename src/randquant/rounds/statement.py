@@ -44,8 +44,8 @@ Fields = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
-    """What one client is asked for in a number of rounds.
+class ReleaseTerms:
+    """A mechanism and how one client takes part in its rounds.
 
     Attributes:
         mechanism: of every round; or the terms of a table.
@@ -70,7 +70,7 @@ class Statement:
         claims: guarantees under one trust, each of which holds for each account.
     """
 
-    accounts: Sequence[Sequence[Sent]]
+    accounts: Sequence[Sequence[ReleaseTerms]]
     claims: Sequence[Guarantee]
 
     def text(self) -> str:
@@ -90,15 +90,15 @@ class Statement:
         claims = sorted(map(_claim_fields, finite), key=lambda c: (c["unit"], c["relation"]))
         trust, simulated = _common(finite)
         accounts = [
-            sorted((_release_fields(each) for each in sent), key=_canonical)
-            for sent in self.accounts
+            sorted((_release_fields(each) for each in terms), key=_canonical)
+            for terms in self.accounts
         ]
         fields = {
             "format": FORMAT,
             "made_by": f"randquant {__version__}",
             "trust": trust,
             "simulated": simulated,
-            "honest_others": max(each["cohort"] for sent in accounts for each in sent) - 1,
+            "honest_others": max(each["cohort"] for terms in accounts for each in terms) - 1,
             "accounts": sorted(accounts, key=_canonical),
             "claims": claims,
         }
@@ -188,8 +188,8 @@ def mechanism_statement(
             raise ValueError(f"Expected a mechanism that protects, got {mechanism!r}.")
         stated = account([release], delta)
         claims += [stated, under_other_relation(stated, released)]
-    sent = Sent(mechanism, dimension, rounds, examples)
-    return Statement([[sent]], [each for each in claims if each is not None])
+    terms = ReleaseTerms(mechanism, dimension, rounds, examples)
+    return Statement([[terms]], [each for each in claims if each is not None])
 
 
 @functools.singledispatch
@@ -208,19 +208,19 @@ def stated(value: Any) -> Statement:
 
 @stated.register
 def _(plan: Plan) -> Statement:
-    sent = Sent(plan.mechanism, plan.need.dimension, plan.need.participations)
-    return Statement([[sent]], list(plan.guarantees.values()))
+    terms = ReleaseTerms(plan.mechanism, plan.need.dimension, plan.need.participations)
+    return Statement([[terms]], list(plan.guarantees.values()))
 
 
 @stated.register
 def _(table: Table) -> Statement:
-    return Statement([[Sent(table.terms, 0, 1)]], list(table.guarantees.values()))
+    return Statement([[ReleaseTerms(table.terms, 0, 1)]], list(table.guarantees.values()))
 
 
 @stated.register
 def _(survey: Survey) -> Statement:
     claims = [survey.under("replace_one"), survey.under("zero_out")]
-    return Statement([[Sent(survey, 0, 1)]], claims)
+    return Statement([[ReleaseTerms(survey, 0, 1)]], claims)
 
 
 @stated.register
@@ -228,7 +228,7 @@ def _(accountant: RunAccountant) -> Statement:
     # An account that another one contains costs less: the guarantee is that of the others.
     spent = accountant.largest_accounts()
     accounts = [
-        [Sent(offer.mechanism, offer.dimension, count, offer.examples)
+        [ReleaseTerms(offer.mechanism, offer.dimension, count, offer.examples)
          for offer, count in each.items()]
         for each in spent
     ]  # fmt: skip
@@ -260,13 +260,14 @@ def _common(claims: Iterable[Guarantee]) -> tuple[str, bool]:
     return kinds.pop()
 
 
-def _release_fields(sent: Sent) -> Fields:
-    use = {"rounds": int(sent.rounds), "cohort": sent.mechanism.cohort, "examples": sent.examples}
-    return _plain({**use, **sent.mechanism.certified(int(sent.dimension))})
+def _release_fields(terms: ReleaseTerms) -> Fields:
+    cohort, rounds = terms.mechanism.cohort, int(terms.rounds)
+    use = {"rounds": rounds, "cohort": cohort, "examples": terms.examples}
+    return _plain({**use, **terms.mechanism.certified(int(terms.dimension))})
 
 
 def _plain(value: Any) -> Any:
-    """Return what a mechanism states as JSON data, all real numbers as exact texts."""
+    # As JSON data, in which real numbers are exact texts.
     match value:
         case dict():
             return {name: _plain(each) for name, each in value.items()}

@@ -40,7 +40,7 @@ class Table(Mapping[str, Answer]):
 
     @property
     def release(self) -> Release:
-        """What the guarantee is of, see the attributes."""
+        # To account for it with other tables and runs.
         return self.terms.release
 
     def __getitem__(self, name: str) -> Answer:

@@ -13,7 +13,7 @@ from randquant._internal.formatting import count
 from randquant._internal.rounding import round_up
 from randquant.privacy.accounting.relations import by_relation
 from randquant.privacy.guarantee import Guarantee, Neighboring
-from randquant.rounds.statement import Sent, Statement, stated
+from randquant.rounds.statement import ReleaseTerms, Statement, stated
 from randquant.training.config import TrainConfig
 from randquant.training.configured import configured_mechanism
 from randquant.training.records import RoundMetrics, RunRecord, RunSummary
@@ -124,11 +124,11 @@ def _(run: Run) -> Statement:
     )  # fmt: skip
     claims = [each for each in guarantees if each is not None]
     if not claims:
-        raise ValueError("Expected a run with a guarantee to certify, got one without privacy.")
+        raise ValueError(f"Expected a run with a guarantee to certify, got {run}: it has none.")
     coordinates = summary.dimension + len(config.privacy.numbers)
     mechanism = configured_mechanism(config)
-    sent = Sent(mechanism, coordinates, summary.participations, summary.examples)
-    return Statement([[sent]], claims)
+    terms = ReleaseTerms(mechanism, coordinates, summary.participations, summary.examples)
+    return Statement([[terms]], claims)
 
 
 def _beside(other: Guarantee | None) -> list[str]:

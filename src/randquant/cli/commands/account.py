@@ -23,7 +23,7 @@ from randquant.privacy.accounting.release import Release
 from randquant.privacy.accounting.sampling import HiddenCohorts, run_release
 from randquant.privacy.certificates.coordinate import certify
 from randquant.privacy.guarantee import MODEL_TERMS, Guarantee, Neighboring, Trust
-from randquant.rounds.statement import Sent, Statement
+from randquant.rounds.statement import ReleaseTerms, Statement
 from randquant.training.config import Delta
 
 Participation = Literal["seen", "poisson", "fixed"]
@@ -103,12 +103,14 @@ def run(
         pure = certify(build(name, parameters))
         result["per_coordinate"] = selected_fields(pure, "order", "epsilon", "witness")
         lines.append(f"per coordinate and round: {pure}")
-    written = _written(certificate, Sent(mechanism, dimension, rounds, examples), claims)
+    written = _written(certificate, ReleaseTerms(mechanism, dimension, rounds, examples), claims)
     return Output(result, [*lines, *result["notes"], *written])
 
 
-def _written(certificate: str | None, sent: Sent, claims: Sequence[Guarantee | None]) -> list[str]:
-    statement = Statement([[sent]], [each for each in claims if each is not None])
+def _written(
+    certificate: str | None, terms: ReleaseTerms, claims: Sequence[Guarantee | None]
+) -> list[str]:
+    statement = Statement([[terms]], [each for each in claims if each is not None])
     return written_certificate(certificate, statement.text)
 
 
