@@ -192,8 +192,11 @@ def test_accounts_that_another_contains_are_left_out():
     rounds = [sorted((r["cohort"], r["rounds"]) for r in account) for account in accounts]
     assert sorted(rounds) == [[(40, 30), (60, 20)], [(40, 40)]]
     # The claim is that of the client with the largest epsilon.
-    (epsilon,), _ = figures(text)
-    assert epsilon == certificates.two_offers().get_privacy_spent().epsilon
+    epsilons, _ = figures(text)
+    account = certificates.two_offers()
+    assert epsilons == pytest.approx(
+        [account.get_privacy_spent().epsilon, account.other_relation.epsilon], rel=1e-9, abs=0
+    )
 
 
 def test_one_example_of_an_account_has_both_units():
@@ -201,9 +204,15 @@ def test_one_example_of_an_account_has_both_units():
     offer = Offer(certificates.one_bit(), 50, examples=30)
     accountant.compose(RoundEvent(offer, frozenset({1})), 5)
     epsilons, data = figures(rq.certificate_file(accountant))
-    assert [claim["unit"] for claim in data["claims"]] == ["client", "example"]
+    kinds = [(claim["unit"], claim["relation"]) for claim in data["claims"]]
+    assert kinds == [
+        ("client", "replace_one"), ("example", "replace_one"), ("example", "zero_out"),
+    ]  # fmt: skip
+    other = accountant.other_relation
+    assert other is not None
     assert epsilons == [
         accountant.client_guarantee().epsilon, accountant.get_privacy_spent().epsilon,
+        other.epsilon,
     ]  # fmt: skip
 
 

@@ -226,16 +226,17 @@ def _(survey: Survey) -> Statement:
 @stated.register
 def _(accountant: RunAccountant) -> Statement:
     # An account that another one contains costs less: the guarantee is that of the others.
-    spent = accountant.largest_accounts()
+    largest = accountant.largest_accounts()
     accounts = [
         [ReleaseTerms(offer.mechanism, offer.dimension, count, offer.examples)
          for offer, count in each.items()]
-        for each in spent
+        for each in largest
     ]  # fmt: skip
-    claims = [accountant.get_privacy_spent()]
-    if claims[0].unit == "example":
+    spent = accountant.get_privacy_spent()
+    claims = [spent, accountant.other_relation]
+    if spent.unit == "example":
         claims.append(accountant.client_guarantee())
-    return Statement(accounts, claims)
+    return Statement(accounts, [each for each in claims if each is not None])
 
 
 def _claim_fields(guarantee: Guarantee) -> Fields:
