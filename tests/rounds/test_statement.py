@@ -194,8 +194,10 @@ def test_accounts_that_another_contains_are_left_out():
     # The claim is that of the client with the largest epsilon.
     epsilons, _ = figures(text)
     account = certificates.two_offers()
+    other = account.other_relation
+    assert other is not None
     assert epsilons == pytest.approx(
-        [account.get_privacy_spent().epsilon, account.other_relation.epsilon], rel=1e-9, abs=0
+        [account.get_privacy_spent().epsilon, other.epsilon], rel=1e-9, abs=0
     )
 
 
