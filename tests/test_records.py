@@ -184,6 +184,7 @@ SUMMARY = RunSummary(
     dataclasses.replace(GUARANTEE, epsilon=5.5, neighboring="replace_one"),
     dataclasses.replace(GUARANTEE, epsilon=7.5, neighboring="replace_one", unit="client"),
     0.375, 0.625,
+    17,
 )  # fmt: skip
 TERMS = Terms(bytes(16), (1, 2, 3, 4, 9, 12, 13), 7, 11, least=5, neighbours=4, threshold=4)
 ROW = RoundRow(1, 2.5, 3, 4, 5, 6, 7, "why")

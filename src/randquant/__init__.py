@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from randquant.privacy.certificates.vector import kappa, squared_distance
     from randquant.privacy.guarantee import Guarantee, Interval
     from randquant.reports.notebook import plot, report
+    from randquant.rounds.statement import certificate_file
     from randquant.statistics.answers import Table
     from randquant.statistics.asking import statistics
     from randquant.statistics.queries import Counts, Mean, Quantiles
@@ -109,6 +110,7 @@ __all__ = [
     "account",
     "audit",
     "calibrate",
+    "certificate_file",
     "certify",
     "certify_metric",
     "certify_pair",

@@ -304,6 +304,12 @@ class AdditiveMechanism(IntegerUpdates, MechanismDefaults):
         projection = self.projection(dimension)
         return projection.error(mean_error(self, dimension, projection.rotated))
 
+    def certified(self, dimension: int) -> dict[str, Any]:
+        plan = self.plan(dimension)
+        grid = {"scale": plan.scale, "bound": plan.bound}
+        update = self.projection(dimension).certified
+        return {"kind": "integer noise", "grid": grid, "noise": plan.noise, "update": update}
+
     def record(self) -> dict[str, Any]:
         # The kind of noise is the mechanism's name.
         fields = asdict(self)

@@ -18,6 +18,7 @@ from randquant.aggregation.defaults import MechanismDefaults, error_unknown, unc
 from randquant.aggregation.layout import Update, as_vector
 from randquant.aggregation.mechanism import CoordinateError
 from randquant.aggregation.payloads import finite, float_count, mean_of_floats
+from randquant.aggregation.subset import unrotated
 from randquant.channels import wire
 from randquant.channels.keys import Key
 from randquant.mechanisms.record import (
@@ -188,6 +189,12 @@ class CentralGaussian(FloatPayloads, MechanismDefaults):
     def audit_inputs(self, neighboring: Neighboring = "replace_one") -> tuple[float, float]:
         return ClippedSGD(self.clip, self.clip_norm).audit_inputs(neighboring)
 
+    def certified(self, dimension: int) -> dict[str, Any]:
+        multiplier, norm = float(self.noise_multiplier), self.clip_norm
+        clip = "coordinates" if norm is None else "norm"
+        update = unrotated(clip, norm or self.clip or 0.0, dimension)
+        return {"kind": "gaussian noise", "noise_multiplier": multiplier, "update": update}
+
     def record(self) -> dict[str, Any]:
         return {"mechanism": "gaussian", **asdict(self)}
 
@@ -268,6 +275,11 @@ class LocalGaussian(FloatPayloads, MechanismDefaults):
 
     def decoded(self, x: np.ndarray, dimension: int) -> tuple[np.ndarray, np.ndarray]:
         return x, np.full_like(x, self.deviation**2)
+
+    def certified(self, dimension: int) -> dict[str, Any]:
+        multiplier = float(self.noise_multiplier)
+        update = unrotated("norm", self.clip_norm, dimension)
+        return {"kind": "gaussian noise", "noise_multiplier": multiplier, "update": update}
 
     def record(self) -> dict[str, Any]:
         return {"mechanism": "local-gaussian", **asdict(self)}

@@ -14,6 +14,7 @@ from randquant._internal import validate
 from randquant.aggregation import modulus
 from randquant.aggregation.defaults import MechanismDefaults
 from randquant.aggregation.payloads import check_cohort_size, for_each_payload
+from randquant.aggregation.subset import unrotated
 from randquant.channels import wire
 from randquant.channels.channel import Channel
 from randquant.channels.encoding import encode_payload, encode_payloads
@@ -152,6 +153,10 @@ class ChannelMechanism(MechanismDefaults):
         first, second = certify(self.channel, neighboring=neighboring).witness
         pair = _nearest_single(self.channel, first), _nearest_single(self.channel, second)
         return (max(pair, key=abs), 0.0) if neighboring == "zero_out" else pair
+
+    def certified(self, dimension: int) -> dict[str, Any]:
+        update = unrotated("coordinates", self.channel.clip, dimension)
+        return {"kind": "codes", "channel": self.channel, "update": update}
 
     def record(self) -> dict[str, Any]:
         return {

@@ -152,6 +152,17 @@ class MechanismDefaults(Releasing):
             "payloads to its mean."
         )
 
+    def certified(self, dimension: int) -> dict[str, Any]:
+        """Return what `release` is of, as a certificate file states it: `docs/certificate-file.md`.
+
+        Raises:
+            ValueError: its format cannot state this mechanism, as by default.
+        """
+        raise ValueError(
+            f"Expected a mechanism that a certificate file can state, got {type(self).__name__}: "
+            "version 1 of its format has no such release."
+        )
+
     def influence(self, dimension: int, clients: int) -> float:
         raise TypeError(
             f"Expected a mechanism whose sums of codes decode evenly, got a {type(self).__name__}: "

@@ -110,6 +110,9 @@ class SignSGD(MechanismDefaults):
         mean = self.value * erf(x / (self._noise.deviation * math.sqrt(2)))
         return mean, self.value**2 - mean**2
 
+    def certified(self, dimension: int) -> dict[str, Any]:
+        return self._noise.certified(dimension)
+
     def record(self) -> dict[str, Any]:
         return {"mechanism": "sign-sgd", **asdict(self)}
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -127,6 +128,12 @@ class Projection:
         return self.clip_norm * math.sqrt(self.coordinates / self.rotated)
 
     @property
+    def certified(self) -> dict[str, Any]:
+        # The fields `update` of a certificate file; no seed, for privacy needs none.
+        fields = unrotated("norm", self.clip_norm, self.dimension)
+        return {**fields, "rotated": self.rotated, "sent": self.size}
+
+    @property
     def indices(self) -> np.ndarray:
         """Draw the rotated coordinates that are sent, (coordinates,) int64.
 
@@ -174,6 +181,18 @@ class Projection:
             omitted=(times - 1) / self.rotated,
             longest=self.clip_norm,
         )
+
+
+def unrotated(clip: str, threshold: float, dimension: int) -> dict[str, Any]:
+    """Return the fields `update` of a certificate file, of an update that is sent as it is clipped.
+
+    Args:
+        clip: `norm` or `coordinates`.
+        threshold: of the clipping.
+        dimension: coordinates of the update.
+    """
+    size = {"dimension": dimension, "rotated": dimension, "sent": dimension}
+    return {"clip": clip, "threshold": float(threshold), **size}
 
 
 def check_seed(seed: int | None) -> None:

@@ -189,6 +189,10 @@ class VectorMechanism(MechanismDefaults):
         projection = self.projection(dimension)
         return projection.error(mean_error(self, dimension, projection.rotated))
 
+    def certified(self, dimension: int) -> dict[str, Any]:
+        update = self.projection(dimension).certified
+        return {"kind": "codes", "channel": self.channel, "update": update}
+
     def record(self) -> dict[str, Any]:
         return {
             "mechanism": "vector",

@@ -60,6 +60,8 @@ class Common:
         mechanisms: names A,B,... or all; by default those that are tuned within seconds.
         objective: the error that is minimised.
         output: also write a page with the figures to this file.
+        certificate: also write what is released and the epsilon claimed to this file, for others
+            to verify (docs/certificate-file.md).
         quiet: no progress display.
         json: print one JSON object.
     """
@@ -73,6 +75,7 @@ class Common:
     mechanisms: Search[list[str] | None] = None
     objective: Search[str] = ""
     output: Files[str | None] = None
+    certificate: Files[str | None] = None
     quiet: Files[bool] = False
     json: Files[bool] = False
 
@@ -453,3 +456,11 @@ def written_page(output: str | None, page: Callable[[], str]) -> list[str]:
         return []
     write_atomic(Path(output), page().encode("utf-8"))
     return ["", f"page           {output}"]
+
+
+def written_certificate(certificate: str | None, text: Callable[[], str]) -> list[str]:
+    """Write a certificate to the file unless that is None; return the lines that name it."""
+    if certificate is None:
+        return []
+    write_atomic(Path(certificate), text().encode())
+    return [f"certificate    {certificate}"]

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
         upload_format,
     )
     from randquant.rounds.run import RoundsFailed, ServerRun
+    from randquant.rounds.statement import ReleaseTerms, Statement, certificate_file
     from randquant.rounds.store import ServerStore, StoredRounds
     from randquant.rounds.sums import Intake, PlainSum
     from randquant.rounds.target import Target

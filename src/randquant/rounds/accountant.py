@@ -183,6 +183,11 @@ class RunAccountant:
     def _offers(self) -> Iterable[Offer]:
         return (offer for spent in self._spent.values() for offer in spent)
 
+    def largest_accounts(self) -> list[Counter[Offer]]:
+        """Return clients' different accounts, without those that another one contains."""
+        different = [Counter(dict(spent)) for spent in _distinct(self._spent.values())]
+        return [one for one in different if not any(one < other for other in different)]
+
     def client_guarantee(self) -> Guarantee:
         """Return the guarantee for all data of a client, where offers protect one example."""
         return self._for_clients().get_privacy_spent()

@@ -172,6 +172,19 @@ class ServerRun:
             self._log(INFO, line)
         return numbers
 
+    def write_certificate(self) -> None:
+        """Write the run's certificate file next to its store, or log why it cannot be stated."""
+        if self.store is None or not self.accountant.num_releases:
+            return
+        from randquant.rounds.statement import certificate_file
+
+        path = self.store.path.parent / "certificate.json"
+        try:
+            certificate_file(self.accountant, path)
+            self._log(INFO, f"randquant: what was released, and its epsilon, to verify: {path}.")
+        except (OSError, ValueError) as error:  # the run is over and its model is kept
+            self._log(INFO, f"randquant: no certificate was written: {error}")
+
     def succeeded(
         self,
         number: int,

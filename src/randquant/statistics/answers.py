@@ -15,6 +15,7 @@ from randquant.privacy.accounting.relations import (
 from randquant.privacy.accounting.release import Release
 from randquant.privacy.guarantee import Guarantee, Neighboring
 from randquant.statistics.estimate import Answer, ends
+from randquant.statistics.surveys import Survey
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,6 +28,7 @@ class Table(Mapping[str, Answer]):
         clients: number of clients.
         guarantee: of the whole table.
         guarantees: the same by neighbouring relation, for which each is proven.
+        terms: public: its queries, amplitudes and noise.
         release: the input of further accounting: `rq.account([table.release, ...], delta)`.
     """
 
@@ -34,7 +36,12 @@ class Table(Mapping[str, Answer]):
     records: int
     clients: int
     guarantee: Guarantee
-    release: Release
+    terms: Survey
+
+    @property
+    def release(self) -> Release:
+        # To account for it with other tables and runs.
+        return self.terms.release
 
     def __getitem__(self, name: str) -> Answer:
         return self.answers[name]

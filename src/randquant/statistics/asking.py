@@ -99,7 +99,7 @@ def statistics(
     terms = survey(queries, epsilon, delta, trust, count, records, weights, unit, most)
     guarantee = replace(terms.guarantee, simulated=seed is not None)
     answers = noisy_answers(terms, frames, key, count)
-    return Table(answers, records, count, guarantee, terms.release)
+    return Table(answers, records, count, guarantee, terms)
 
 
 def noisy_answers(

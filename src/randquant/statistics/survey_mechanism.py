@@ -211,7 +211,10 @@ class SurveyMechanism(MechanismDefaults):
         records = validate.whole("records", records, low=0)
         totals = np.asarray(mean, np.float64)[:-DIGEST_NUMBERS] * clients
         answers = terms.read(totals, records, clients)
-        return Table(answers, records, clients, terms.guarantee, terms.release)
+        return Table(answers, records, clients, terms.guarantee, terms)
+
+    def certified(self, dimension: int) -> dict[str, Any]:
+        return self.terms.certified(dimension)
 
     def record(self) -> dict[str, Any]:
         return {"mechanism": "survey", "survey": self.survey}

@@ -168,6 +168,12 @@ class Survey:
         )
         return replace(one_round, rounds=rounds, neighboring=neighboring)
 
+    def certified(self, dimension: int = 0) -> dict[str, Any]:
+        """Return what `release` is of, as a certificate file states it; names say nothing there."""
+        blocks = [(query.block(), self.amplitudes[name]) for name, query in self.queries.items()]
+        table = {"kind": "table", "noise": self.law, "most": self.most, "blocks": blocks}
+        return {**table, "update": None, "examples": None}
+
     def vector(self, columns: Columns, key: Key) -> np.ndarray:
         """Add up the integers of all records, without noise: (dimension,) int64.
 

@@ -162,6 +162,8 @@ class RunSummary:
         other_relation, beside_other_relation: `guarantee` and `beside` under the neighbouring
             relation that they are not for, from the same declared releases; None where that is not
             derived.
+        examples: fewest examples whose clipped gradients an update is the mean of, where one
+            example is the unit; else None.
     """
 
     accuracy: float | None
@@ -180,6 +182,7 @@ class RunSummary:
     beside_other_relation: Guarantee | None = None
     balanced_accuracy: float | None = None
     auc: float | None = None
+    examples: int | None = None
 
     @property
     def bits_per_coordinate(self) -> float:

@@ -13,7 +13,9 @@ from randquant._internal.formatting import count
 from randquant._internal.rounding import round_up
 from randquant.privacy.accounting.relations import by_relation
 from randquant.privacy.guarantee import Guarantee, Neighboring
+from randquant.rounds.statement import ReleaseTerms, Statement, stated
 from randquant.training.config import TrainConfig
+from randquant.training.configured import configured_mechanism
 from randquant.training.records import RoundMetrics, RunRecord, RunSummary
 
 
@@ -107,6 +109,26 @@ class Run:
         parts += _beside(summary.beside_other_relation)
         parts.append(f"{self.upload_bytes:,} bytes a client and round")
         return f"Run({', '.join(parts)})"
+
+
+@stated.register
+def _(run: Run) -> Statement:
+    config, summary = run.config, run.summary
+    if summary.spent is not None:
+        raise ValueError(
+            f"Expected a run before which nothing was spent, got {summary.spent}: a certificate of "
+            "version 1 cannot state both; certify the table and the training, and add."
+        )
+    guarantees = (
+        summary.guarantee, summary.other_relation, summary.beside, summary.beside_other_relation,
+    )  # fmt: skip
+    claims = [each for each in guarantees if each is not None]
+    if not claims:
+        raise ValueError(f"Expected a run with a guarantee to certify, got {run}: it has none.")
+    coordinates = summary.dimension + len(config.privacy.numbers)
+    mechanism = configured_mechanism(config)
+    terms = ReleaseTerms(mechanism, coordinates, summary.participations, summary.examples)
+    return Statement([[terms]], claims)
 
 
 def _beside(other: Guarantee | None) -> list[str]:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from randquant._internal import validate
 from randquant._internal.formatting import count
 from randquant._internal.serialization import to_json
 from randquant.aggregation.registry import all_mechanisms, update_mechanism
-from randquant.cli.options import Command, NamedMechanism, Output, selected_fields
+from randquant.cli.options import (
+    Command,
+    NamedMechanism,
+    Output,
+    selected_fields,
+    written_certificate,
+)
 from randquant.mechanisms.registry import build, channel_mechanisms, notes_on
 from randquant.privacy.accounting.accountant import account
 from randquant.privacy.accounting.relations import other_relation_lines, under_other_relation
@@ -17,6 +23,7 @@ from randquant.privacy.accounting.release import Release
 from randquant.privacy.accounting.sampling import HiddenCohorts, run_release
 from randquant.privacy.certificates.coordinate import certify
 from randquant.privacy.guarantee import MODEL_TERMS, Guarantee, Neighboring, Trust
+from randquant.rounds.statement import ReleaseTerms, Statement
 from randquant.training.config import Delta
 
 Participation = Literal["seen", "poisson", "fixed"]
@@ -39,6 +46,7 @@ def run(
     of_rounds: int | None = None,
     everybody_sends: bool = False,
     examples: int | None = None,
+    certificate: str | None = None,
 ) -> Output:
     """Account for a client's whole participation.
 
@@ -54,8 +62,7 @@ def run(
         examples: also state the guarantee for one example, such as a patient, of a client whose
             updates are means of at least this many examples' gradients, each clipped to clip_norm.
     """
-    name = chosen.name
-    parameters, clip_norm = chosen.split()
+    name, (parameters, clip_norm) = chosen.name, chosen.split()
     mechanism = update_mechanism(
         name, parameters, trust=trust, cohort=cohort, clip_norm=clip_norm,
         coordinates=coordinates,
@@ -71,12 +78,12 @@ def run(
 
         return _guarantees(name, released, neighboring, delta)
 
-    guarantee, other = guarantees_for(None)
+    guarantee, other = claims = guarantees_for(None)
     result = {
         "mechanism": name, "parameters": parameters, "dimension": dimension, "rounds": rounds,
         "participation": participation, "of_rounds": of_rounds, "cohort": cohort,
         "clip_norm": clip_norm, "coordinates": coordinates, **to_json(guarantee),
-        "other_relation": to_json(other),
+        "other_relation": to_json(other), "notes": notes_on(name, parameters),
     }  # fmt: skip
     lines = [
         f"{name}, {count(dimension, 'coordinate')}, {count(rounds, 'round')} of one client's "
@@ -87,6 +94,7 @@ def run(
     ]
     if examples is not None:
         example_guarantee, other = guarantees_for(examples)
+        claims += (example_guarantee, other)
         result["one_example"] = {**to_json(example_guarantee), "other_relation": to_json(other)}
         lines.append(f"one of a client's {examples} examples, in the same run: {example_guarantee}")
         lines += other_relation_lines(other)
@@ -95,8 +103,15 @@ def run(
         pure = certify(build(name, parameters))
         result["per_coordinate"] = selected_fields(pure, "order", "epsilon", "witness")
         lines.append(f"per coordinate and round: {pure}")
-    result["notes"] = notes_on(name, parameters)
-    return Output(result, [*lines, *result["notes"]])
+    written = _written(certificate, ReleaseTerms(mechanism, dimension, rounds, examples), claims)
+    return Output(result, [*lines, *result["notes"], *written])
+
+
+def _written(
+    certificate: str | None, terms: ReleaseTerms, claims: Sequence[Guarantee | None]
+) -> list[str]:
+    statement = Statement([[terms]], [each for each in claims if each is not None])
+    return written_certificate(certificate, statement.text)
 
 
 def _guarantees(

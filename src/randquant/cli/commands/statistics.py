@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from randquant._internal.declared import Clients, Data, Privacy
-from randquant.cli.options import Command, Output, written_page
+from randquant.cli.options import Command, Output, written_certificate, written_page
 
 
 def run(
@@ -19,6 +19,7 @@ def run(
     by_client: Clients[str | None] = None,
     seed: Privacy[int | None] = None,
     output: str | None = None,
+    certificate: str | None = None,
 ) -> Output:
     """Ask all queries of a file at once.
 
@@ -37,6 +38,7 @@ def run(
     """
     # Imported here, so that `randquant statistics --help` does not wait for these imports.
     from randquant.reports import answers
+    from randquant.rounds.statement import certificate_file
     from randquant.statistics.asking import statistics
     from randquant.statistics.records import by_client as grouped_by
     from randquant.statistics.records import read_queries, read_records
@@ -48,6 +50,7 @@ def run(
         epsilon, delta, queries=parsed, weights=weights, trust=trust, unit=unit, seed=seed,
     )  # fmt: skip
     written = written_page(output, lambda: answers.page(table))
+    written += written_certificate(certificate, lambda: certificate_file(table))
     result = {**answers.as_json(table), "output": output}
     return Output(result, [*str(table).splitlines(), *written])
 

@@ -18,7 +18,15 @@ from randquant._internal import declared, extras, validate
 from randquant._internal.declared import Data, Files, Mechanism
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.registry import all_mechanisms
-from randquant.cli.options import COMMON, EVERYTHING, Command, Option, Output, mechanism_options
+from randquant.cli.options import (
+    COMMON,
+    EVERYTHING,
+    Command,
+    Option,
+    Output,
+    mechanism_options,
+    written_certificate,
+)
 from randquant.local_training.local import Local
 from randquant.mechanisms.registry import notes_on
 from randquant.planning.privacy import Privacy
@@ -42,6 +50,7 @@ def run(
     *,
     run: Files[str | None] = None,
     overwrite: Files[bool] = False,
+    certificate: str | None = None,
     quiet: bool = False,
 ) -> Output:
     """Train the model of a file on its clients' data, as `randquant.train` does.
@@ -58,6 +67,7 @@ def run(
     with extras.needed("training", "train"):
         from randquant.cli import progress
         from randquant.reports.run import report_run
+        from randquant.rounds.statement import certificate_file
         from randquant.training import federated
         from randquant.training.runs.store import is_run
     path = Path(file).absolute()
@@ -77,7 +87,12 @@ def run(
             raise KeyboardInterrupt(federated.how_to_go_on(home, again)) from None
     report_run(home)
     finished = trained.record
-    return Output(progress.result(home, finished, notes), progress.table(home, finished, notes))
+    lines = progress.table(home, finished, notes)
+    try:
+        lines += written_certificate(certificate, lambda: certificate_file(trained))
+    except ValueError as error:  # the run is done and stored all the same
+        lines.append(f"certificate    none: {error}")
+    return Output(progress.result(home, finished, notes), lines)
 
 
 def training_options(words: Sequence[str]) -> list[Option]:

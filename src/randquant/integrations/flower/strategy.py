@@ -61,7 +61,8 @@ class QuantizedStrategy(Strategy):
         sums: the kind of secure sums: `AmongClients`, or `WithHelper` in one message.
         folder: folder for the model, the strategy's moments and the account, in `server.sqlite`:
             the account is written before clients are asked, all after every round. A run started
-            again with the same folder continues.
+            again with the same folder continues. When training ends `certificate.json` is written
+            there (docs/certificate-file.md).
         patience: number of failed rounds in a row after which `start` raises RoundsFailed.
         examples: protect one example (one patient) of a client: the public number by which clients
             divide their sums of clipped gradients, see `QuantizeMod`. None protects a client.
@@ -301,6 +302,7 @@ class QuantizedStrategy(Strategy):
                 setattr(result, name, {n + done: m for n, m in getattr(result, name).items()})
             account = self.accountant
             log(INFO, "randquant: %s %s; %s", account.spent_text(), account.assumes(), SO_FAR)
+            self.run.write_certificate()
             return result
 
     def outcome(self, result: Result | None = None) -> History:

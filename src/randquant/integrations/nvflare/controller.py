@@ -88,7 +88,8 @@ class QuantizeController(Controller):
         mechanism: the `record()` of a mechanism of local trust, or with `sums` of aggregate trust.
         rounds: rounds of the run, those before a restart included.
         folder: holds `server.sqlite`: the account, written before sites are asked, and the model
-            after every round. A job that is started again with the same folder continues.
+            after every round. A job that is started again with the same folder continues. When
+            training ends `certificate.json` is written there (docs/certificate-file.md).
         stop_at_epsilon: sites whose epsilon would exceed this are not asked; with fewer than
             `min_clients` left, training ends.
         delta: of the guarantee.
@@ -239,6 +240,7 @@ class QuantizeController(Controller):
                         self.system_panic(f"randquant: {failed}", fl_ctx)
                         return
             log(INFO, f"randquant: the run, {run.accountant.summary()}; {SO_FAR}")
+            run.write_certificate()
 
     def stop_controller(self, fl_ctx: FLContext) -> None:
         """Do nothing: the state is on disk already."""

@@ -64,7 +64,7 @@ class Ledger:
         self._limit = math.inf if limit is None else limit
         self._left = (self._limit, delta) if spent is None else spent.remaining(self._limit, delta)
         self._neighboring: Neighboring = neighboring
-        self._examples = examples
+        self.examples = examples
         self._cohorts = cohorts
         self._simulated = simulated
         self._known: dict[int, float | None] = {}
@@ -82,7 +82,7 @@ class Ledger:
     def release(self, rounds: int, neighboring: Neighboring | None = None) -> Release | None:
         return run_release(
             self._mechanism, self._dimension, rounds, neighboring or self._neighboring,
-            examples=self._examples, cohorts=self._cohorts,
+            examples=self.examples, cohorts=self._cohorts,
         )  # fmt: skip
 
     def guarantee(self, rounds: int) -> Guarantee | None:

@@ -434,6 +434,7 @@ def _summary(
         stopped=stopped,
         bytes_as_codes=setup.mechanism.payload_bytes(setup.dimension),
         spent=schedule.ledger.spent,
+        examples=schedule.ledger.examples,
     )
 
 

@@ -1,0 +1,42 @@
+"""Engines write the certificate of their account where training ends."""
+
+import json
+
+import pytest
+from flower_rounds import noisy, one_round
+from nvflare_job import Server
+
+import randquant as rq
+
+
+def claimed(text):
+    data = json.loads(text)
+    (account,) = data["accounts"]
+    return account[0]["rounds"], float.fromhex(data["claims"][0]["epsilon"])
+
+
+def test_flower_writes_what_its_log_states(tmp_path):
+    _, _, strategy = one_round(noisy(), folder=tmp_path, rounds=2)
+    text = (tmp_path / "certificate.json").read_text()
+    assert text == rq.certificate_file(strategy.accountant)
+    assert claimed(text) == (2, strategy.accountant.get_privacy_spent().epsilon)
+
+
+@pytest.mark.parametrize("examples", [None, 120])
+def test_nvflare_writes_what_its_log_states(examples, tmp_path):
+    server = Server(tmp_path, rounds=1, learning_rate=1.0, examples=examples)
+    account = server.run().controller._run.accountant
+    text = (tmp_path / "server" / "certificate.json").read_text()
+    assert text == rq.certificate_file(account)
+    units = {claim["unit"] for claim in json.loads(text)["claims"]}
+    assert units == ({"client"} if examples is None else {"client", "example"})
+    whole = account.client_guarantee() if examples else account.get_privacy_spent()
+    assert claimed(text) == (1, whole.epsilon)
+
+
+def test_a_certificate_that_cannot_be_written_ends_no_run(tmp_path):
+    (tmp_path / "server").mkdir(mode=0o700)
+    (tmp_path / "server" / "certificate.json").mkdir()
+    server = Server(tmp_path, rounds=1).run()
+    assert len(server.saved) == 1
+    assert any("no certificate was written" in line for line in server.log)
