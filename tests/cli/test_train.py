@@ -160,6 +160,7 @@ SAID = {
     "--clip-norm 0.5": {"privacy": rq.Privacy(clip_norm=0.5)},
     "--clip-norm none": {"privacy": rq.Privacy(clip_norm=None)},
     "--coordinates 9": {"privacy": rq.Privacy(coordinates=9)},
+    "--noise parties": {"privacy": rq.Privacy(noise="parties")},
     "--sampling poisson": {"privacy": rq.Privacy(sampling="poisson")},
     "--max-participations 9": {"privacy": rq.Privacy(max_participations=9)},
     "--numbers loss:0:5,num-examples:0:9 --weighted-by num-examples": {

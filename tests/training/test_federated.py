@@ -163,7 +163,9 @@ def test_the_key_is_only_in_its_file_which_only_the_user_can_read(clients, tmp_p
     assert len(bytes.fromhex(content)) == 32
     others = [path for path in folder.rglob("*") if path.is_file()]
     others.remove(folder / "run.sqlite")
-    assert {path.name for path in others} == {"run.sqlite", "page.html", "lock"}
+    assert {path.name for path in others} == {
+        "run.sqlite", "page.html", "page.facts.json", "lock",
+    }  # fmt: skip
     statement = "SELECT content FROM records WHERE name != 'key' UNION ALL SELECT content FROM "
     stored = stores.sql(folder, statement + "rounds UNION ALL SELECT content FROM states")
     assert not any(content in str(row) for row in stored)

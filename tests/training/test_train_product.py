@@ -71,6 +71,7 @@ APART = {
     "local": "its fields are here", "server": "its fields are here", "privacy": "its fields here",
     "folder": "where files are: `test_settings_reach.py`",
     "bits": "of a mechanism that is planned: `test_plan_product.py`",
+    "noise": "the same, and `test_helper_noise.py`",
     "buffers": "of models with running statistics: `test_settings_reach.py`",
     "public": "the same", "columns": "where data are: the same", "device": "the same",
     "threads": "the same", "together": "the same", "options": "of an optimiser: the same",

@@ -14,7 +14,7 @@ from randquant._internal import formatting
 from randquant._internal.formatting import minus
 from randquant._internal.serialization import to_json
 from randquant._internal.version import __version__
-from randquant.aggregation.helper_noise import describe_parties
+from randquant.aggregation.helper_noise import HELPER_NOISE, describe_parties
 from randquant.aggregation.worst_case_influence import describe_influence
 from randquant.channels.channel import Channel
 from randquant.mechanisms.registry import notes_on
@@ -348,10 +348,11 @@ def _terms(summary: RunSummary) -> list[tuple[str, str]]:
 
 
 def _parties(run: RunRecord) -> list[tuple[str, str]]:
-    mechanism: Any = stored_mechanism(run.config)
-    if mechanism is None or not mechanism.helper_noise:
+    # Of a mechanism of one's own the record says its name.
+    config = run.config
+    if HELPER_NOISE not in (config.mechanism, config.parameters.get("mechanism")):
         return []
-    text = describe_parties(mechanism.server_noise)
+    text = describe_parties(bool(config.parameters.get("server_noise", True)))
     if run.summary.spent is not None:
         text += " What was spent before the first round counts on what it said itself."
     return [("Who adds the noise.", text)]
