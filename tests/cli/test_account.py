@@ -45,3 +45,14 @@ def test_a_client_and_one_of_its_examples_are_promised_something_by_the_same_run
     one = rq.account([example], 1e-5)
     for guarantee in (client, one):
         assert str(guarantee) in text
+
+
+@pytest.mark.parametrize(("server", "who"), [("true", "the server as much"), ("false", "alone")])
+def test_it_is_said_that_a_helper_adds_the_noise(server, who, capsys):
+    text = printed(
+        capsys, "account helper-noise --clip-norm 1 --noise-multiplier 2 --cohort 5 --dimension 8 "
+        f"--rounds 3 --server-noise {server}",
+    )  # fmt: skip
+    [line] = [line for line in text.splitlines() if line.startswith("Clients add no noise")]
+    assert who in line
+    assert "nothing holds against the server if the helper leaves out its noise" in line

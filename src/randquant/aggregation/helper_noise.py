@@ -7,7 +7,7 @@ Derivation: `docs/theory/helper-sums.md`, Propositions 13 to 15.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, final
 
@@ -158,6 +158,13 @@ def describe_parties(server_noise: bool) -> str:
         "nothing holds against the server if the helper leaves out its noise "
         "or colludes with it."
     )
+
+
+def parties_notes(name: str, parameters: Mapping[str, Any]) -> list[str]:
+    """Return `describe_parties` for a mechanism by its name, or by its record; else nothing."""
+    if HELPER_NOISE not in (name, parameters.get("mechanism")):
+        return []
+    return [describe_parties(bool(parameters.get("server_noise", True)))]
 
 
 def _updates(setting: UpdateSetting) -> UpdateFamily:

@@ -9,6 +9,7 @@ from typing import Any
 
 from randquant._internal.formatting import count
 from randquant._internal.rounding import round_up
+from randquant.aggregation.helper_noise import parties_notes
 from randquant.privacy.accounting.relations import other_relation_lines
 from randquant.privacy.certificates.coordinate import Certificate, certify
 from randquant.privacy.guarantee import MODEL_TERMS
@@ -56,6 +57,7 @@ def table(folder: Path, run: RunRecord, notes: Sequence[str] = ()) -> list[str]:
     if summary.guarantee is not None:
         rows += [("", text) for text in other_relation_lines(summary.other_relation)]
         rows.append(("", _covered(summary, config)))
+        rows += [("", note) for note in parties_notes(config.mechanism, config.parameters)]
         rows += [("", text) for text in _other_guarantee(summary)]
         rows += [("", note) for note in notes]
     if summary.stopped:

@@ -14,7 +14,7 @@ from randquant._internal import formatting
 from randquant._internal.formatting import minus
 from randquant._internal.serialization import to_json
 from randquant._internal.version import __version__
-from randquant.aggregation.helper_noise import HELPER_NOISE, describe_parties
+from randquant.aggregation.helper_noise import parties_notes
 from randquant.aggregation.worst_case_influence import describe_influence
 from randquant.channels.channel import Channel
 from randquant.mechanisms.registry import notes_on
@@ -348,14 +348,10 @@ def _terms(summary: RunSummary) -> list[tuple[str, str]]:
 
 
 def _parties(run: RunRecord) -> list[tuple[str, str]]:
-    # Of a mechanism of one's own the record says its name.
-    config = run.config
-    if HELPER_NOISE not in (config.mechanism, config.parameters.get("mechanism")):
-        return []
-    text = describe_parties(bool(config.parameters.get("server_noise", True)))
-    if run.summary.spent is not None:
-        text += " What was spent before the first round counts on what it said itself."
-    return [("Who adds the noise.", text)]
+    notes = parties_notes(run.config.mechanism, run.config.parameters)
+    if run.summary.spent is not None and notes:
+        notes.append("What was spent before the first round counts on what it said itself.")
+    return [("Who adds the noise.", " ".join(notes))] if notes else []
 
 
 def _scope(run: RunRecord, guarantee: Guarantee, channel: Channel | None) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
 
 from randquant._internal import validate
 from randquant._internal.formatting import count
 from randquant._internal.serialization import to_json
+from randquant.aggregation.helper_noise import parties_notes
 from randquant.aggregation.registry import all_mechanisms, update_mechanism
 from randquant.cli.options import (
     Command,
@@ -83,7 +84,7 @@ def run(
         "mechanism": name, "parameters": parameters, "dimension": dimension, "rounds": rounds,
         "participation": participation, "of_rounds": of_rounds, "cohort": cohort,
         "clip_norm": clip_norm, "coordinates": coordinates, **to_json(guarantee),
-        "other_relation": to_json(other), "notes": notes_on(name, parameters),
+        "other_relation": to_json(other), "notes": _notes(name, parameters),
     }  # fmt: skip
     lines = [
         f"{name}, {count(dimension, 'coordinate')}, {count(rounds, 'round')} of one client's "
@@ -105,6 +106,10 @@ def run(
         lines.append(f"per coordinate and round: {pure}")
     written = _written(certificate, ReleaseTerms(mechanism, dimension, rounds, examples), claims)
     return Output(result, [*lines, *result["notes"], *written])
+
+
+def _notes(name: str, parameters: Mapping[str, Any]) -> list[str]:
+    return [*parties_notes(name, parameters), *notes_on(name, parameters)]
 
 
 def _written(
