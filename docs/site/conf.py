@@ -26,10 +26,11 @@ include_patterns = [
     "README.md", "CHANGELOG.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "SECURITY.md",
     "SUPPORT.md", "docs/**",
     "examples/**/README.md", "papers/README.md", "papers/text_app/README.md", "papers/docs/**",
+    "verify/README.md",
 ]  # fmt: skip
 exclude_patterns = [
     ".venv", ".git", ".ci", "build", "dist", "runs", "src", "tests", "benchmarks", "docs/site",
-    "papers/src", "papers/tests", "papers/docs/gallery",
+    "papers/src", "papers/tests", "papers/docs/gallery", "verify/src", "verify/tests",
 ]  # fmt: skip
 
 myst_heading_anchors = 3
