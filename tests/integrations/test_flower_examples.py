@@ -57,7 +57,9 @@ def test_three_hospitals_go_on_without_the_one_that_was_killed(tmp_path):
     printed, status = deployment(folder, CLIENTS, *options, settings=["num-server-rounds=2"])
     assert status == 0, printed
     assert "Killed client 3 in round 1, before it had answered." in printed
-    rounds = re.findall(r"round (\d): ε ≤ [\d.]+; (\d) clients, (\d) dropped", printed)
+    rounds = re.findall(
+        r"round (\d): ε ≤ [\d.]+ \(<= [\d.]+ under zero_out\); (\d) clients, (\d) dropped", printed
+    )
     assert rounds == [("1", "4", "1"), ("2", "3", "0")]
     (epsilon,) = re.findall(r"one patient: epsilon <= ([\d.]+) at delta = 1e-05", printed)
     assert 1.9 < float(epsilon) <= 2

@@ -190,7 +190,10 @@ def test_a_script_of_the_client_api_protects_a_patient_with_a_model_of_torch(tmp
         if ended:
             break
     assert run.returncode == 0, printed
-    figures = re.findall(r"round (\d) of 2: one example: epsilon <= ([\d.]+) at", printed)
+    figures = re.findall(
+        r"round (\d) of 2: one example: epsilon <= ([\d.]+) \(<= [\d.]+ under zero_out\) at",
+        printed,
+    )
     assert [number for number, _ in figures] == ["1", "2"], printed
     assert 1.9 < float(figures[1][1]) <= 2.0
     assert [answered(folder / "run", site) for site in SITES] == [2] * len(SITES)

@@ -137,7 +137,8 @@ def page(plan: Plan) -> str:
     missing = [(e.mechanism, e.remark) for e in plan.entries if e.noise is None]
     limited = DataTable("Limits", ERRORS, limits, "numbers")
     reasons = DataTable("Out of reach", ("mechanism", "reason"), missing, "claims")
-    verdict, *expected = plan.advice
+    # A plan that somebody made by hand may have no advice.
+    verdict, *expected = plan.advice or ("",)
     sections = [
         Section("", [Notes(_target(plan))], columns=False),
         Section("What to expect", [Notes(expected)] if expected else [], columns=False),
