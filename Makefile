@@ -33,9 +33,10 @@ demo: .venv/ready            ## train 200 clients on real data, and write a repo
 	$(BIN)/randquant train examples/digits.py --epsilon 8 --baseline --run runs/demo --overwrite
 
 flower-demo: .venv/ready     ## four hospitals and a helper as processes; one hospital is killed
+	rm -rf build/flower-demo
 	$(BIN)/python examples/flower_hospitals/sites.py build/sites
 	$(BIN)/python examples/flower_app/deploy.py --app examples/flower_hospitals --sites build/sites \
-		--helper --epsilon 2 --examples 114 --kill-client 3 --set num-server-rounds=10
+		--folder build/flower-demo --helper --epsilon 2 --examples 114 --kill-client 3 --set num-server-rounds=10
 
 test: .venv/ready            ## what proves the product in a few minutes, on all cores
 	$(PYTEST) -m "not slow"
