@@ -24,6 +24,7 @@ SETTINGS = {
     "queries": {"age": ("age",), "many": ("age", "ward", "spread")},
     "trust": {"aggregate": "aggregate", "local": "local", "central": "central"},
     "unit": {"client": "client", "example": "example"},
+    "noise": {"clients": "clients", "helper": "helper", "parties": "parties"},
     "weights": {"even": None, "age twice": {"age": 2.0}},
     "seed": {"3": 3, "secret": None},
 }
@@ -42,6 +43,8 @@ def test_every_setting_has_a_row():
 
 
 def allowed(row):
+    if row["noise"] != "clients" and row["trust"] != "aggregate":
+        return False
     return row["unit"] == "client" or row["clients"] == "columns"
 
 
@@ -87,7 +90,8 @@ def test_a_table_says_what_its_vectors_and_its_noise_cost(row, monkeypatch):
     example = row["unit"] == "example"
     records = len(PEOPLE) if single else sum(SIZES) if example else clients
     assert (table.clients, table.records) == (clients, records)
-    assert terms.cohort == (clients if row["trust"] == "aggregate" else 1)
+    shared = row["trust"] == "aggregate" and row["noise"] == "clients"
+    assert terms.cohort == (clients if shared else 1)
     assert terms.most == (max(SIZES) if example else 1)
     assert (found.delta, found.trust, found.unit) == (delta, row["trust"], row["unit"])
     assert found.neighboring == "replace_one"
@@ -158,4 +162,5 @@ def test_settings_that_do_not_go_together_are_refused_in_one_sentence(name):
 def test_every_field_of_a_survey_has_a_value_in_a_row():
     assert {field.name for field in dataclasses.fields(Survey)} == {
         "queries", "amplitudes", "law", "cohort", "trust", "delta", "unit", "most", "bits",
+        "noise",
     }  # fmt: skip

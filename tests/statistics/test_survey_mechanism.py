@@ -8,14 +8,12 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flower_grid import InProcessGrid
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
-from flwr.clientapp import ClientApp
-from flwr.serverapp.strategy import FedAvg
+from flower_surveys import answers, asked_once
 
 import randquant as rq
 from randquant.aggregation import from_record
 from randquant.channels import Key
-from randquant.flower import Offer, QuantizedStrategy, QuantizeMod, WithHelper
+from randquant.flower import Offer, QuantizeMod, WithHelper
 from randquant.privacy import run_release
 from randquant.secure_sums import Helper
 from randquant.statistics import MAX_VECTOR_VALUE, SurveyMechanism, survey
@@ -142,33 +140,6 @@ def test_terms_travel_as_text_and_others_are_refused(mechanism):
             SurveyMechanism(json.dumps({**text, **change}))
     with pytest.raises(ValueError, match="Expected the text of a survey"):
         SurveyMechanism("[" * 100_000)
-
-
-def answers(mod, records):
-    """A client app of a few lines, as a user writes it."""
-    app = ClientApp()
-
-    @app.train(mods=[mod])
-    def _answer(message, context):
-        mechanism = SurveyMechanism(message.content["config"]["survey"])
-        update = mechanism.update(records(context.node_id), Key.generate())
-        return Message(
-            RecordDict({"arrays": ArrayRecord({"table": Array(update)})}), reply_to=message
-        )
-
-    return app
-
-
-def asked_once(mechanism, grid, first=0.0, **sums):
-    """The strategy after its one round, and the sum that it found."""
-    strategy = QuantizedStrategy(FedAvg(min_available_nodes=2), mechanism, delta=1e-6, **sums)
-    start = np.zeros(mechanism.dimension, np.float32)
-    start[0] = first
-    terms = ConfigRecord({"survey": mechanism.survey})
-    result = strategy.start(
-        grid, ArrayRecord({"table": Array(start)}), num_rounds=1, train_config=terms
-    )
-    return strategy, result.arrays["table"].numpy()
 
 
 @pytest.mark.slow(after=1)

@@ -124,6 +124,10 @@ class HelperNoise(IntegerUpdates, MechanismDefaults):
             totals += self.party_noise(dimension, key.fold_in("party", party))
         return self.decode(totals, len(payloads), dimension)
 
+    def party_variance(self, dimension: int) -> float:
+        """Return the parameter of each party's discrete Gaussian noise, in squared steps."""
+        return self.plan(dimension).noise.variance
+
     def party_noise(self, dimension: int, key: Key) -> np.ndarray:
         """Draw one party's noise on a sum: (size,) int64, with a key used for nothing else."""
         # The same noise on two sums would show their difference.

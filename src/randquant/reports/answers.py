@@ -127,7 +127,7 @@ def as_json(table: Table) -> dict[str, Any]:
         "table": answers, "epsilon": guarantee.epsilon, "delta": guarantee.delta,
         "neighboring": guarantee.neighboring, "trust": guarantee.trust, "unit": guarantee.unit,
         "simulated": guarantee.simulated, "records": table.records, "clients": table.clients,
-        "other_relation": table.other_relation,
+        "other_relation": table.other_relation, "noise": table.terms.noise,
     }  # fmt: skip
 
 
@@ -150,7 +150,9 @@ def page(table: Table) -> str:
             sum(map(len, table.values())), "estimate") + " in one account"]),
     ]  # fmt: skip
     paragraphs = [
-        ("What it means.", _promise(guarantee)), ("What the intervals contain.", CONTAINED),
+        ("What it means.", _promise(guarantee)),
+        *[("Who adds the noise.", note) for note in table.terms.notes],
+        ("What the intervals contain.", CONTAINED),
     ]  # fmt: skip
     sections = [
         Section("Answers", figures(table)),

@@ -149,11 +149,9 @@ class Offer:
     def helper_variance(self) -> float:
         """Variance of the noise that the helper of a secure sum must add to each coordinate, in
         squared steps of the codes; 0 if clients add their own."""
-        # Only `HelperNoise` has it: a mechanism of one's own that says so must have `plan` as well.
+        # A mechanism of one's own that says it has `helper_noise` must have `party_variance`, too.
         mechanism: Any = self.mechanism
-        if not mechanism.helper_noise:
-            return 0.0
-        return mechanism.plan(self.dimension).noise.variance
+        return mechanism.party_variance(self.dimension) if mechanism.helper_noise else 0.0
 
     @property
     def sends_remainders(self) -> bool:

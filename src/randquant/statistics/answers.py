@@ -80,6 +80,5 @@ class Table(Mapping[str, Answer]):
             for row in rows
         ]  # fmt: skip
         size = f"{count(self.records, 'record')} of {count(self.clients, 'client')}"
-        return "\n".join(
-            [*lines, f"{size}; {self.guarantee}", *other_relation_lines(self.other_relation)]
-        )
+        guarantees = [f"{size}; {self.guarantee}", *other_relation_lines(self.other_relation)]
+        return "\n".join([*lines, *guarantees, *self.terms.notes])

@@ -26,6 +26,7 @@ def statistics(
     queries: Mapping[str, Query],
     trust: Literal["central", "aggregate", "local"] = "aggregate",
     unit: Unit = "client",
+    noise: Literal["clients", "helper", "parties"] = "clients",
     weights: Mapping[str, float] | None = None,
     seed: int | None = None,
 ) -> Table:
@@ -49,6 +50,9 @@ def statistics(
             a client with many records counts once, and one without records as a missing record; or
             one record of a client, an `example` such as a patient of a hospital. Sampling errors
             assume independent records: if patients of one hospital are alike, they are too small.
+        noise: who adds it under `aggregate` trust: `clients`; or the `helper` of the secure sum; or
+            the `parties`, helper and server each. Then no figure counts on other clients, and the
+            noise is Gaussian (docs/theory/statistics.md, Proposition 4).
         weights: by query: by how much its error shall shrink, relative to the errors of the others,
             compared with an equal split of the budget.
         seed: a simulation seed, which can undo the noise; None for a secret key.
@@ -94,9 +98,9 @@ def statistics(
     lengths = [len(next(iter(frame.values()))) for frame in frames]
     records = sum(lengths)
     count = records if single else len(frames)
-    check_clients(count, trust)
+    check_clients(count, trust, noise)
     most = 1 if unit == "client" else max(1, *lengths)
-    terms = survey(queries, epsilon, delta, trust, count, records, weights, unit, most)
+    terms = survey(queries, epsilon, delta, trust, count, records, weights, unit, most, noise)
     guarantee = replace(terms.guarantee, simulated=seed is not None)
     answers = noisy_answers(terms, frames, key, count)
     return Table(answers, records, count, guarantee, terms)
@@ -117,7 +121,7 @@ def noisy_answers(
     totals = np.zeros(terms.dimension, np.int64)
     for k, frame in enumerate(frames):
         totals += terms.vector(frame, key.fold_in("client", k))
-    # Every client adds its own share, as on devices: this simulation has the deployed noise.
-    for k in range(1 if terms.trust == "central" else count):
+    # Each share by itself, as in a deployment: this simulation has the deployed noise.
+    for k in range(terms.shares(count)):
         totals += terms.share(key.fold_in("share", k))
     return terms.read(totals, sum(len(next(iter(frame.values()))) for frame in frames), count)

@@ -100,6 +100,14 @@ class SurveyMechanism(MechanismDefaults):
         return self.terms.cohort
 
     @property
+    def helper_noise(self) -> bool:
+        return self.terms.noise != "clients"
+
+    @property
+    def server_noise(self) -> bool:
+        return self.terms.noise == "parties"
+
+    @property
     def dimension(self) -> int:
         return self.terms.dimension + DIGEST_NUMBERS
 
@@ -142,7 +150,7 @@ class SurveyMechanism(MechanismDefaults):
         return np.append(terms.vector(columns, key), self._digest).astype(np.float32)
 
     def encode_vector(self, vector: np.ndarray, key: Key) -> bytes:
-        """Check the digest, add a share of the noise, and pack the remainders."""
+        """Check the digest, add a share of the noise if clients do, and pack the remainders."""
         if vector.size != self.dimension:
             raise ValueError(
                 f"Expected a vector of this survey, {self.dimension} numbers as its update() makes "
@@ -162,8 +170,9 @@ class SurveyMechanism(MechanismDefaults):
         # A key that is used twice would send two vectors with the same noise: their difference
         # would show the difference of the records.
         key.claim()
-        noisy = whole + self.terms.share(key)
-        codes = noisy & ((1 << self.terms.bits) - 1)
+        if not self.helper_noise:
+            whole += self.terms.share(key)
+        codes = whole & ((1 << self.terms.bits) - 1)
         return wire.pack(self.coding, codes.astype(np.uint32), -DIGEST_NUMBERS)
 
     def mean_vector(self, payloads: Sequence[bytes], dimension: int, key: Key | None) -> np.ndarray:
@@ -171,7 +180,24 @@ class SurveyMechanism(MechanismDefaults):
         for_each_payload(
             payloads, lambda payload: wire.add(self.coding, payload, totals, -DIGEST_NUMBERS)
         )
+        if self.helper_noise:
+            if key is None:
+                raise TypeError(
+                    "Expected a key, got key=None: this survey's noise is not its clients', so "
+                    "give mean(payloads, key=rq.Key.generate())."
+                )
+            for party in range(self.terms.shares(len(payloads))):
+                totals += self.party_noise(dimension, key.fold_in("party", party))
         return self.decode(totals, len(payloads), dimension)
+
+    def party_variance(self, dimension: int) -> float:
+        """Return the parameter of the noise that each party adds to each integer."""
+        return self.terms.law.variance
+
+    def party_noise(self, dimension: int, key: Key) -> np.ndarray:
+        """Draw one party's noise on a sum: (size,) int64, with a key used for nothing else."""
+        key.claim()  # the same noise on two sums would show their difference
+        return self.terms.share(key)
 
     def decode(
         self, totals: np.ndarray, clients: int, dimension: int, bits: int | None = None

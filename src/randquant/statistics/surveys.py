@@ -12,12 +12,13 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from randquant._internal import validate
 from randquant._internal.serialization import to_json
+from randquant.aggregation.helper_noise import describe_parties
 from randquant.channels.keys import Key
 from randquant.mechanisms.noise import (
     LARGEST_SCALE,
@@ -62,6 +63,9 @@ WEIGHT_STEPS = 2**20
 
 Law = DiscreteLaplace | DiscreteGaussian | Skellam
 
+NoiseOf = Literal["clients", "helper", "parties"]
+NOISES_OF: tuple[NoiseOf, ...] = ("clients", "helper", "parties")
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Survey:
@@ -77,6 +81,8 @@ class Survey:
         unit: what is protected: a `client`, of which one record is drawn, or one `example`.
         most: largest number of records of a client.
         bits: binary logarithm of a modulus that no sum exceeds.
+        noise: who adds it under aggregate trust: `clients` share it; or the `helper` of the secure
+            sum adds all of it; or the `parties`, the helper and the server, each add all of it.
     """
 
     queries: Mapping[str, Query]
@@ -88,6 +94,7 @@ class Survey:
     unit: Unit
     most: int
     bits: int
+    noise: NoiseOf = "clients"
 
     def __post_init__(self) -> None:
         validate.convert_numbers(self)
@@ -102,7 +109,7 @@ class Survey:
         }
         object.__setattr__(self, "amplitudes", amplitudes)
         validate.choice("trust", self.trust, ("central", "aggregate", "local"))
-        validate.whole("cohort", self.cohort, low=2 if self.trust == "aggregate" else 1)
+        self._check_noise()
         if isinstance(self.law, DiscreteLaplace) and self.law.clients != self.cohort:
             raise ValueError(
                 f"Expected shares of {self.cohort} clients, the cohort, got {self.law.clients}: "
@@ -115,9 +122,25 @@ class Survey:
         validate.whole("bits", self.bits, low=2, high=64)
         _ = self.release  # the releases and accounts check law, distance and dimension
 
+    def _check_noise(self) -> None:
+        validate.choice("noise", self.noise, NOISES_OF)
+        if self.noise == "clients":
+            validate.whole("cohort", self.cohort, low=2 if self.trust == "aggregate" else 1)
+        elif (self.trust, self.cohort, type(self.law)) != ("aggregate", 1, DiscreteGaussian):
+            raise ValueError(
+                f"Expected aggregate trust, a cohort of 1 and discrete Gaussian noise with "
+                f"noise={self.noise!r}, got {self.trust} trust, a cohort of {self.cohort} and "
+                f"{type(self.law).__name__}: a helper draws no other noise."
+            )
+
     @property
     def norm(self) -> Norm:
         return "l1" if isinstance(self.law, DiscreteLaplace) else "l2"
+
+    @property
+    def notes(self) -> list[str]:
+        """What the guarantee relies on, in sentences, if it is not the clients' own noise."""
+        return [] if self.noise == "clients" else [describe_parties(self.noise == "parties")]
 
     @property
     def dimension(self) -> int:
@@ -170,6 +193,11 @@ class Survey:
 
     def certified(self, dimension: int = 0) -> dict[str, Any]:
         """Return what `release` is of, as a certificate file states it; names say nothing there."""
+        if self.noise != "clients":
+            raise ValueError(
+                f"Expected a table whose clients add the noise in a certificate, got noise="
+                f"{self.noise!r}: version 1 of its format has no such release."
+            )
         blocks = [(query.block(), self.amplitudes[name]) for name, query in self.queries.items()]
         table = {"kind": "table", "noise": self.law, "most": self.most, "blocks": blocks}
         return {**table, "update": None, "examples": None}
@@ -196,15 +224,21 @@ class Survey:
     def share(self, key: Key) -> np.ndarray:
         return self.law.draw(self.dimension, key.fold_in("noise"))
 
+    def shares(self, clients: int) -> int:
+        """Return how many draws of the law are in a sum over this many clients."""
+        if self.noise != "clients":
+            return 2 if self.noise == "parties" else 1
+        return 1 if self.trust == "central" else clients
+
     def read(self, totals: np.ndarray, records: int, clients: int = 1) -> dict[str, Answer]:
         """Estimate all answers from the noisy sum.
 
         Args:
             totals: (dimension,) the sum.
             records: number of records in it.
-            clients: number of clients in it, each with its share of the noise.
+            clients: number of clients in it.
         """
-        shares = 1 if self.trust == "central" else clients
+        shares = self.shares(clients)
         tail = estimate.LAPLACE_HALF_WIDTH if self.norm == "l1" else estimate.NORMAL_HALF_WIDTH
         # Rounding at random has a variance of at most 1/4 per record.
         noise = estimate.SumNoise(math.sqrt(shares * self.law.variance + records / 4), tail)
@@ -227,6 +261,7 @@ def survey(
     weights: Mapping[str, float] | None = None,
     unit: Unit = "client",
     most: int = 1,
+    noise: NoiseOf = "clients",
 ) -> Survey:
     """Choose amplitudes and noise that meet a target.
 
@@ -243,6 +278,7 @@ def survey(
             others, compared with equal parts.
         unit: what is protected: a `client`, or one `example` of a client.
         most: largest number of records of a client; 1 for the unit of a client.
+        noise: of whom, as in `Survey`.
 
     Raises:
         ValueError, TypeError: an argument is out of bounds or of the wrong kind.
@@ -257,13 +293,14 @@ def survey(
     named = _named(queries)
     relative = _relative(named, {} if weights is None else weights)
     clients = validate.whole("clients", clients, low=1)
-    check_clients(clients, trust)
+    check_clients(clients, trust, noise)
     validate.choice("unit", unit, ("client", "example"))
     most_allowed = 1 if unit == "client" else MAX_VECTOR_VALUE // MIN_AMPLITUDE_STEPS
     most = validate.whole("most", most, low=1, high=most_allowed)
     records = max(validate.whole("records", records, low=0), most)
     # Shares beyond the cohort only add to the noise (theory/statistics.md, Proposition 2).
-    cohort = min(clients, LARGEST_COHORT) if trust == "aggregate" else 1
+    shared = trust == "aggregate" and noise == "clients"
+    cohort = min(clients, LARGEST_COHORT) if shared else 1
     # Rounding's deviation is at most sqrt(records) / 2: 16 times as much noise hides it.
     smallest = min(max(MIN_DEVIATION_STEPS, 8 * math.sqrt(records)), MAX_DEVIATION_STEPS)
     carried = min(MAX_VECTOR_VALUE / most, MAX_SUM_VALUE / records)
@@ -277,23 +314,29 @@ def survey(
         noise = tails[norm] * per_step[norm] * _record_distance(named, parts, norm)
         return sum(math.log(noise / part) for part in parts.values())
 
-    for norm in sorted(per_step, key=relative_noise):
+    # A helper draws Gaussian noise alone.
+    norms: list[Norm] = ["l2"] if noise != "clients" else sorted(per_step, key=relative_noise)
+    for norm in norms:
         calibrated = _calibrated(
             named, _parts(named, relative, norm), epsilon, delta, trust, cohort, (smallest, widest),
             norm, per_step[norm],
         )  # fmt: skip
         if calibrated:
             amplitudes, law = calibrated
-            # 64 deviations of all clients' noise: no sum is beyond, but with a probability far
-            # below any delta, and then an answer is wrong, not the guarantee.
-            noise_bound = 64 * math.sqrt(law.variance * clients)
-            largest = records * _record_distance(named, amplitudes, norm) + noise_bound
-            bits = math.ceil(math.log2(2 * largest)) + 1
-            return Survey(named, amplitudes, law, cohort, trust, delta, unit, most, bits)
+            terms = Survey(named, amplitudes, law, cohort, trust, delta, unit, most, 64, noise)
+            return replace(terms, bits=_sum_bits(terms, clients, records))
     raise ValueError(
         f"Expected fewer queries, or another target, got {len(named)} at epsilon={epsilon} and "
         f"delta={delta:g}: the noise would be too large for this arithmetic."
     )
+
+
+def _sum_bits(terms: Survey, clients: int, records: int) -> int:
+    # 64 deviations of all the noise: no sum is beyond, but with a probability far below any delta,
+    # and then an answer is wrong, not the guarantee.
+    noise = 64 * math.sqrt(terms.law.variance * terms.shares(clients))
+    largest = records * _record_distance(terms.queries, terms.amplitudes, terms.norm) + noise
+    return math.ceil(math.log2(2 * largest)) + 1
 
 
 def _calibrated(
@@ -421,8 +464,14 @@ def _relative(queries: Mapping[str, Query], weights: Mapping[str, float]) -> dic
     }
 
 
-def check_clients(clients: int, trust: Trust) -> None:
-    if trust == "aggregate" and clients < 2:
+def check_clients(clients: int, trust: Trust, noise: NoiseOf = "clients") -> None:
+    validate.choice("noise", noise, NOISES_OF)
+    if noise != "clients" and trust != "aggregate":
+        raise ValueError(
+            f"Expected trust='aggregate' with noise={noise!r}, got trust={trust!r}: the helper of "
+            "a secure sum adds it."
+        )
+    if trust == "aggregate" and noise == "clients" and clients < 2:
         raise ValueError(
             f"Expected at least 2 clients under aggregate trust, got {clients}: the sum of one "
             "client hides nothing; use trust='central' if the holder of the records may see them."
@@ -472,6 +521,8 @@ def survey_text(survey: Survey) -> str:
     }
     law = {"law": names[type(survey.law)], **dataclasses.asdict(survey.law)}
     terms = {name: getattr(survey, name) for name in FIELDS}
+    if survey.noise != "clients":  # the text of the others is that of version 0.1.0
+        terms["noise"] = survey.noise
     return json.dumps(to_json({**terms, "queries": queries, "law": law}))
 
 
@@ -492,7 +543,7 @@ def survey_from(text: str) -> Survey:
             raise ValueError(f"it has {len(queries)} queries, more than {MAX_QUERIES}")
         parameters = dict(record.pop("law"))
         law = validate.call("law", LAWS[parameters.pop("law")], parameters)
-        if record.keys() != set(FIELDS):
+        if record.keys() - {"noise"} != set(FIELDS):
             raise ValueError(f"its fields are {validate.shown(list(record))}, not {FIELDS}")
         return Survey(
             queries={name: query.named(name, queries) for name, query in queries.items()},

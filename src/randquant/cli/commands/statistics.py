@@ -16,6 +16,7 @@ def run(
     delta: Privacy[float] = 1e-6,
     trust: Privacy[Literal["central", "aggregate", "local"]] = "central",
     unit: Privacy[Literal["client", "example"]] = "client",
+    noise: Privacy[Literal["clients", "helper", "parties"]] = "clients",
     by_client: Clients[str | None] = None,
     seed: Privacy[int | None] = None,
     output: str | None = None,
@@ -32,6 +33,8 @@ def run(
         trust: central, you may see this file; aggregate or local, simulate the errors of a table
             whose clients share the noise, or each add all of it.
         unit: what is protected, a client or one example (record) of a client.
+        noise: with aggregate trust, who adds the noise: the clients together, the helper of a
+            secure sum, or the parties that open it: helper and server, each as much.
         by_client: the column by which records belong to the same client; by default each record is
             a client.
         seed: seed of a simulation, which protects nobody.
@@ -47,7 +50,8 @@ def run(
     parsed, weights = read_queries(queries)
     table = statistics(
         records if by_client is None else grouped_by(records, by_client),
-        epsilon, delta, queries=parsed, weights=weights, trust=trust, unit=unit, seed=seed,
+        epsilon, delta, queries=parsed, weights=weights, trust=trust, unit=unit, noise=noise,
+        seed=seed,
     )  # fmt: skip
     written = written_page(output, lambda: answers.page(table))
     written += written_certificate(certificate, lambda: certificate_file(table))
