@@ -289,8 +289,8 @@ def test_every_option_of_a_table_reaches_it(monkeypatch, tmp_path):
     (tmp_path / "r.toml").write_text('[age]\nkind = "mean"\nlow = 0\nhigh = 90\nweight = 3\n')
     other = {
         "data": str(tmp_path / "b.csv"), "queries": str(tmp_path / "r.toml"), "epsilon": 2.0,
-        "delta": 1e-8, "trust": "local", "unit": "example", "noise": "helper", "by_client": "ward", "seed": 9,
-        "output": None, "certificate": None,
+        "delta": 1e-8, "trust": "local", "unit": "example", "noise": "helper",
+        "by_client": "ward", "seed": 9, "output": None, "certificate": None,
     }  # fmt: skip
     assert {*inspect.signature(statistics_command.run).parameters} == other.keys()
     usual = {"data": str(data), "queries": str(queries), "epsilon": 1.0}
@@ -304,8 +304,8 @@ def test_every_option_of_a_table_reaches_it(monkeypatch, tmp_path):
     before = asked()
     changes = {
         "data": {"clients"}, "queries": {"queries", "weights"}, "epsilon": {"epsilon"},
-        "delta": {"delta"}, "trust": {"trust"}, "unit": {"unit"}, "noise": {"noise"}, "by_client": {"clients"},
-        "seed": {"seed"},
+        "delta": {"delta"}, "trust": {"trust"}, "unit": {"unit"}, "noise": {"noise"},
+        "by_client": {"clients"}, "seed": {"seed"},
     }  # fmt: skip
     assert changes.keys() | {"output", "certificate"} == other.keys()
     for name, changed in changes.items():
