@@ -20,7 +20,8 @@ from randquant.local_training.curvature import gradients
 from randquant.local_training.dry_run import work_mode
 from randquant.local_training.models import ModelReplicas, called, copied, seeded
 from randquant.local_training.problem import Loss, Problem
-from randquant.local_training.row_wise import Obstacle, read
+from randquant.local_training.recurrent import written_out
+from randquant.local_training.row_wise import Obstacle, Reading, read
 from randquant.local_training.sequential import SequentialClients
 from randquant.local_training.vectorized import (
     VectorizedClients,
@@ -86,17 +87,9 @@ class Learner:
         self.on_gpu = _is_gpu(self._device)
         self.problem, self._work = problem, work
         # Decided once, by the model and an example's shape, and for all clients alike.
-        reading = read(problem.model, problem.dry_run.still, problem.clients)
+        model, reading = _read(problem)
         pass_numbers = pass_width(work) * reading.numbers + problem.dimension
         light = pass_numbers < LIGHT_PASS_NUMBERS
-        model, self._data = _in_fastest_layout(problem, self._device, light=light)
-        self._copies = ModelReplicas(model, problem.parts)
-        self._loss = _on_device(problem.loss, self._device)
-        self._statistics = None
-        if problem.statistics is not None:
-            replica = self._copies.for_server()
-            self._statistics = ServerStatistics(replica, problem.statistics, self._device)
-            self._refresh_statistics()
         linear, clipped = is_linear(problem, reading.operations), work.example_norm is not None
         self.obstacle = find_obstacle(problem, work, reading, apart=apart)
         if work.together is False:
@@ -112,6 +105,16 @@ class Learner:
         elif self.obstacle is None and not (clipped or self.on_gpu or linear or light):
             self.obstacle = Obstacle("steps that are faster one client a thread")
         self.together = self.obstacle is None
+        # Where clients are computed one by one, torch's own recurrent layers are faster.
+        model = model if self.together else problem.model
+        model, self._data = _in_fastest_layout(problem, model, self._device, light=light)
+        self._copies = ModelReplicas(model, problem.parts)
+        self._loss = _on_device(problem.loss, self._device)
+        self._statistics = None
+        if problem.statistics is not None:
+            replica = self._copies.for_server()
+            self._statistics = ServerStatistics(replica, problem.statistics, self._device)
+            self._refresh_statistics()
         on_device, by_vmap = (self._copies, self._data, self._loss), self.together and clipped
         # With together=True a user vouches for modules that are not known here: watch them.
         watched = bool(work.together)
@@ -302,16 +305,24 @@ def _checked_device(name: str) -> torch.device:
     return device
 
 
+def _read(problem: Problem) -> tuple[nn.Module, Reading]:
+    # The model, its recurrent layers written out if that lets clients be computed together.
+    still, clients = problem.dry_run.still, problem.clients
+    model = written_out(problem.model)
+    if model is not None and (reading := read(model, still, clients)).obstacle is None:
+        return model, reading
+    return problem.model, read(problem.model, still, clients)
+
+
 def _in_fastest_layout(
-    problem: Problem, device: torch.device, *, light: bool
+    problem: Problem, model: nn.Module, device: torch.device, *, light: bool
 ) -> tuple[nn.Module, BatchReader]:
     convolutional = any(isinstance(layer, nn.Conv2d) for layer in problem.model.modules())
     # Channels last makes convolutions faster on a CPU, unless calls take longer than arithmetic.
     layout = torch.contiguous_format
     if convolutional and not light and not _is_gpu(device) and _takes_channels_last(problem):
         layout = torch.channels_last
-    model = copied(problem.model)
-    model = model.to(device, memory_format=layout)  # type: ignore[call-overload]
+    model = copied(model).to(device, memory_format=layout)  # type: ignore[call-overload]
     work_mode(model, problem.dry_run.still)
     return model, BatchReader(problem, device, layout)
 

@@ -109,8 +109,8 @@ def weighted_gradients(
     targets: torch.Tensor,
     weight: torch.Tensor,
     loss: Loss,
-) -> tuple[dict, torch.Tensor]:
-    """Return gradients and losses (n,) of n clients at once, whose examples have weights.
+) -> tuple[dict, torch.Tensor, torch.Tensor]:
+    """Return gradients, losses (n,) and outputs (n, s, ...) of n clients at once.
 
     Args:
         model: this thread's writable replica.
@@ -123,12 +123,13 @@ def weighted_gradients(
 
     def weighted_loss(weights, features, targets, weight):
         output = called(model, features, weights)
-        return (each_loss(loss, output, targets) * weight).sum()
+        return (each_loss(loss, output, targets) * weight).sum(), output.detach()
 
     # vmap keeps clients apart, but for look-ups beyond a table, which `ClientGuard` covers. A model
     # that branches on a number raises an error in it.
-    clients_gradients = vmap(grad_and_value(weighted_loss), (shared, 0, 0, 0))
-    return clients_gradients(weights, features, targets, weight)
+    clients_gradients = vmap(grad_and_value(weighted_loss, has_aux=True), (shared, 0, 0, 0))
+    parts, (losses, output) = clients_gradients(weights, features, targets, weight)
+    return parts, losses, output
 
 
 def linear_changes(
@@ -147,16 +148,17 @@ def linear_changes(
 def changes(
     model: nn.Module,
     weights: dict,
-    shared: int | None,
+    output: torch.Tensor,
     parts: dict,
     length: torch.Tensor,
     features: Features,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return outputs (n, s, ...) of n clients at once, and their change along the gradients.
+) -> torch.Tensor:
+    """Return the change (n, s, ...) of n clients' outputs along the gradients.
 
     Args:
         model: this thread's writable replica.
-        weights, shared: as for `weighted_gradients`.
+        weights: as for `weighted_gradients`.
+        output: (n, s, ...) with these weights.
         parts: each client's gradient by parameter, (n, *shape).
         length: (n,) of the step that shows the change, in gradients; see `small_step`.
         features: (n, s, *shape), each of them.
@@ -168,9 +170,8 @@ def changes(
     # By the difference of two passes: not all models have derivatives in forward mode.
     moved = _stepped(weights, parts, length)
     with torch.no_grad():
-        output = vmap(client_output, (shared, 0))(weights, features)
         moved_output = vmap(client_output, (0, 0))(moved, features)
-    return output, (output - moved_output) / length.view(-1, *[1] * (output.ndim - 1))
+    return (output - moved_output) / length.view(-1, *[1] * (output.ndim - 1))
 
 
 def weighted_curvature(
@@ -399,9 +400,11 @@ class VectorizedClients:
         only = self._pass(batches, firsts, 0) if len(starts) == 1 else None
         parts: dict[str, Any] = dict.fromkeys(weights, 0.0)
         losses: Any = 0.0
+        outputs = []
         for start in starts:
             some = only or self._pass(batches, firsts, start)
-            pass_parts, pass_losses = self._gradients(weights, shared, some)
+            pass_parts, pass_losses, output = self._gradients(weights, shared, some)
+            outputs.append(output)
             # A client without an example in this pass is not moved, even if its padding overflows.
             parts = {name: each + some.without_absent(pass_parts[name])
                      for name, each in parts.items()}  # fmt: skip
@@ -412,9 +415,9 @@ class VectorizedClients:
         square = squares(parts.values())
         curvature: Any = 0.0
         # In a second loop, because the direction of the step is known after the last pass only.
-        for start in starts:
+        for start, output in zip(starts, outputs, strict=True):
             some = only or self._pass(batches, firsts, start)
-            output, change = self._changes(weights, shared, parts, square, some.features)
+            output, change = self._changes(weights, shared, output, parts, square, some.features)
             pass_curvature = weighted_curvature(
                 self._loss, output, change, some.targets, some.weight
             )
@@ -441,10 +444,11 @@ class VectorizedClients:
 
     def _gradients(
         self, weights: dict, shared: int | None, some: _Pass
-    ) -> tuple[dict, torch.Tensor]:
+    ) -> tuple[dict, torch.Tensor, torch.Tensor | None]:
         if self._linear:
             assert isinstance(some.features, torch.Tensor)
-            return linear_gradients(weights, some.features, some.targets, some.weight, self._loss)
+            found = linear_gradients(weights, some.features, some.targets, some.weight, self._loss)
+            return *found, None
         model = self._copies.writable()
         return weighted_gradients(model, weights, shared, *some, self._loss)
 
@@ -452,18 +456,20 @@ class VectorizedClients:
         self,
         weights: dict,
         shared: int | None,
+        output: torch.Tensor | None,
         parts: dict,
         square: torch.Tensor,
         features: Features,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        if self._linear:
+        if output is None:
             assert isinstance(features, torch.Tensor)
             return linear_changes(weights, parts, features)
         each_weight = weights.values()
         norms = squares(each_weight if shared == 0 else [each[None] for each in each_weight])
         # Relative to each client's own weights: a fixed step would vanish beside large ones.
         length = small_step(square, norms)
-        return changes(self._copies.writable(), weights, shared, parts, length, features)
+        model = self._copies.writable()
+        return output, changes(model, weights, output, parts, length, features)
 
 
 _NO_SAMPLES = np.empty(0, dtype=np.int64)
