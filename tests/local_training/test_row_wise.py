@@ -391,7 +391,7 @@ SURE = {
     "hook before": lambda: hooked(
         lambda model: model[0].register_forward_pre_hook(lambda *args: None)
     ),
-    "dropout": lambda: nn.Sequential(nn.Linear(INPUTS, 4), nn.Dropout(), nn.Linear(4, 3)),
+    "dropout": lambda: nn.Sequential(nn.Linear(INPUTS, 4), nn.AlphaDropout(), nn.Linear(4, 3)),
 }
 
 

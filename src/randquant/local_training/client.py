@@ -17,10 +17,10 @@ from randquant.local_training.batches import BatchReader
 from randquant.local_training.by_class import ByClass
 from randquant.local_training.clients import MADE_UP_BATCH_SIZE, error_context
 from randquant.local_training.curvature import gradients
-from randquant.local_training.dry_run import work_mode
+from randquant.local_training.dry_run import draws_numbers, work_mode
 from randquant.local_training.models import ModelReplicas, called, copied, seeded
 from randquant.local_training.problem import Loss, Problem
-from randquant.local_training.recurrent import written_out
+from randquant.local_training.rewritten_layers import dropping_nothing, written_out
 from randquant.local_training.row_wise import Obstacle, Reading, read
 from randquant.local_training.sequential import SequentialClients
 from randquant.local_training.vectorized import (
@@ -87,11 +87,12 @@ class Learner:
         self.on_gpu = _is_gpu(self._device)
         self.problem, self._work = problem, work
         # Decided once, by the model and an example's shape, and for all clients alike.
-        model, reading = _read(problem)
+        clipped = work.example_norm is not None
+        model, reading, draws = _read(problem, clipped=clipped)
         pass_numbers = pass_width(work) * reading.numbers + problem.dimension
         light = pass_numbers < LIGHT_PASS_NUMBERS
-        linear, clipped = is_linear(problem, reading.operations), work.example_norm is not None
-        self.obstacle = find_obstacle(problem, work, reading, apart=apart)
+        linear = is_linear(problem, reading.operations)
+        self.obstacle = find_obstacle(problem, work, reading, draws=draws, apart=apart)
         if work.together is False:
             self.obstacle = Obstacle("together=False")
         elif work.together:
@@ -105,7 +106,7 @@ class Learner:
         elif self.obstacle is None and not (clipped or self.on_gpu or linear or light):
             self.obstacle = Obstacle("steps that are faster one client a thread")
         self.together = self.obstacle is None
-        # Where clients are computed one by one, torch's own recurrent layers are faster.
+        # Where clients are computed one by one, torch's own layers are faster.
         model = model if self.together else problem.model
         model, self._data = _in_fastest_layout(problem, model, self._device, light=light)
         self._copies = ModelReplicas(model, problem.parts)
@@ -128,7 +129,8 @@ class Learner:
                 *on_device, work, linear=linear, watched=watched, guarded=guarded
             )
         # The global generators have one state for all threads: drawing needs a single thread.
-        self.one_thread = problem.dry_run.draws or (light and self._vectorized is None)
+        alone = self._vectorized is None
+        self.one_thread = alone and (problem.dry_run.draws or light)
         self._group = _group_size(pass_numbers, on_gpu=self.on_gpu)
 
     @property
@@ -206,7 +208,7 @@ class Learner:
         # Errors of a vectorised pass name no client: each operation is of all of them at once.
         if self._vectorized is not None:
             steps = [self._sequential.steps(client, key) for client in clients]
-            updates, losses = self._vectorized.updates(steps)
+            updates, losses = self._vectorized.updates(steps, self._dropout_keys(clients, key))
         else:
             pairs = []
             for client in clients:
@@ -215,6 +217,13 @@ class Learner:
             updates = torch.stack([update for update, _ in pairs])
             losses = np.array([loss for _, loss in pairs])
         return updates.cpu().numpy(), losses
+
+    def _dropout_keys(self, clients: Sequence[int], key: Key | None) -> list[Key]:
+        # By the client alone, whoever else is computed with it.
+        if not self.problem.dry_run.draws:
+            return []
+        assert key is not None
+        return [key.fold_in("draws", client) for client in clients]
 
     def check(self) -> None:
         """Refuse a model that cannot compute the smallest step that a client has.
@@ -244,7 +253,7 @@ class Learner:
         if self._vectorized is None:
             return
         try:
-            self._vectorized.updates([smallest])
+            self._vectorized.updates([smallest], self._dropout_keys([client], Key.from_seed(0)))
         except (RuntimeError, ValueError, TypeError) as error:
             raise ValueError(
                 "Expected a model and a loss that torch.func.vmap computes of several clients, got "
@@ -305,13 +314,21 @@ def _checked_device(name: str) -> torch.device:
     return device
 
 
-def _read(problem: Problem) -> tuple[nn.Module, Reading]:
-    # The model, its recurrent layers written out if that lets clients be computed together.
-    still, clients = problem.dry_run.still, problem.clients
+def _read(problem: Problem, *, clipped: bool) -> tuple[nn.Module, Reading, bool]:
+    # The model, with layers written out if that lets clients be computed together; what it does;
+    # and whether a step draws numbers that no client's generator is asked for.
+    still, clients, draws = problem.dry_run.still, problem.clients, problem.dry_run.draws
     model = written_out(problem.model)
-    if model is not None and (reading := read(model, still, clients)).obstacle is None:
-        return model, reading
-    return problem.model, read(problem.model, still, clients)
+    # Where examples are clipped, dropout draws by example, as torch's own layers do.
+    if model is not None and not (clipped and draws):
+        with dropping_nothing(model):
+            reading = read(model, still, clients)
+            draws = draws and draws_numbers(
+                model, clients.made_up(problem.dry_run.classes), problem.loss
+            )
+        if reading.obstacle is None and not draws:
+            return model, reading, False
+    return problem.model, read(problem.model, still, clients), problem.dry_run.draws
 
 
 def _in_fastest_layout(

@@ -10,7 +10,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 
 from randquant.channels import Key
 from randquant.local_training import Learner, Work, make_problem
-from randquant.local_training.recurrent import WrittenOut, written_out
+from randquant.local_training.rewritten_layers import WrittenOut, written_out
 
 INPUTS, STEPS = 3, 6
 KINDS = {"rnn": (nn.RNN, {}), "relu": (nn.RNN, {"nonlinearity": "relu"}), "gru": (nn.GRU, {}),
@@ -138,3 +138,97 @@ def test_a_layer_that_stands_in_two_places_is_one_layer_still():
     assert len(list(copy.parameters())) == len(list(model.parameters()))
     assert type(model[0]) is nn.GRU
     assert written_out(nn.Linear(2, 2)) is None
+
+
+# --- dropout --------------------------------------------------------------------------------------
+
+
+def dropping(rate=0.5):
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(STEPS * INPUTS, 300), nn.Dropout(rate), nn.ReLU(),
+        nn.Dropout(0.2), nn.Linear(300, 2),
+    )  # fmt: skip
+
+
+WORKS = [Work(), Work(epochs=3, learning_rate="auto"), Work(batch=2, epochs=2, learning_rate=0.5)]
+
+
+@pytest.mark.parametrize("work", WORKS, ids=["gradient", "without a rate", "with a rate"])
+def test_a_clients_dropout_depends_on_its_key_alone(work):
+    """Not on who is computed with it, nor on torch's own generator, which keeps its state."""
+    learner = Learner(problem(dropping), work)
+    assert learner.together
+    assert not learner.one_thread
+    state = torch.get_rng_state()
+    updates, losses = learner.updates(range(4), Key.from_seed(1))
+    assert torch.equal(torch.get_rng_state(), state)
+    torch.manual_seed(9)
+    for client in (3, 1):
+        alone, loss = learner.updates([client], Key.from_seed(1))
+        gap = np.linalg.norm(alone[0] - updates[client])
+        assert gap < 1e-4 * np.linalg.norm(updates[client])
+        np.testing.assert_allclose(loss, losses[client : client + 1], rtol=1e-5)
+    others, _ = learner.updates(range(4), Key.from_seed(2))
+    assert all(np.abs(one - other).max() > 1e-3 * np.abs(one).max()
+               for one, other in zip(updates, others, strict=True))  # fmt: skip
+
+
+def test_dropout_is_that_of_torch():
+    """Each hidden unit's gradient is zero as often as its rate says, else scaled up: same mean."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(STEPS * INPUTS, 300), nn.Dropout(0.25),
+                          nn.Linear(300, 2))  # fmt: skip
+    posed = problem(lambda: model)
+    one = Learner(posed)
+    # Client 2 has one example: a unit that is dropped has a slope of zero.
+    size = 300 * STEPS * INPUTS
+    draws = [one.updates([2], Key.from_seed(k))[0][0] for k in range(40)]
+    dropped = np.array([~draw[:size].reshape(300, -1).any(1) for draw in draws])
+    assert abs(dropped.mean() - 0.25) < 6 * np.sqrt(0.25 * 0.75 / dropped.size)
+    assert len({each.tobytes() for each in dropped}) == 40
+    torch_draws = [
+        Learner(posed, Work(together=False)).updates([2], Key.from_seed(k))[0][0] for k in range(40)
+    ]
+    spread = np.std(draws, 0) + np.std(torch_draws, 0) + 1e-6
+    gap = np.abs(np.mean(draws, 0) - np.mean(torch_draws, 0)) / spread
+    assert gap.mean() < 0.25
+
+
+def test_the_same_is_dropped_where_the_curvature_is_measured():
+    """Or outputs would change by another mask as well, and steps would be far too short."""
+    posed = problem(dropping)
+    together, alone = (
+        Learner(posed, Work(epochs=1, learning_rate="auto", together=each))
+        for each in (None, False)
+    )
+    lengths = [
+        np.linalg.norm(np.mean([each.updates([1], Key.from_seed(k))[0][0] for k in range(20)], 0))
+        for each in (together, alone)
+    ]
+    assert 0.7 < lengths[0] / lengths[1] < 1.4
+
+
+class Functional(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Linear(STEPS * INPUTS, 2)
+
+    def forward(self, x):
+        return self.out(nn.functional.dropout(x.flatten(1), 0.5, self.training))
+
+
+OTHERWISE = {"a function": (Functional, Work()), "clipped": (dropping, Work(example_norm=1.0))}
+
+
+@pytest.mark.parametrize("name", OTHERWISE)
+def test_what_draws_otherwise_is_computed_one_by_one(name):
+    build, work = OTHERWISE[name]
+    learner = Learner(problem(build), work)
+    assert not learner.together
+    one, other = (learner.updates([0], Key.from_seed(k))[0] for k in range(2))
+    assert not np.allclose(one, other)
+
+
+def test_a_test_drops_nothing():
+    learner = Learner(problem(dropping))
+    assert learner.evaluate(0) == learner.evaluate(0)
