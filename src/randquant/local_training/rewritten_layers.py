@@ -13,7 +13,7 @@ from torch.nn import functional
 from randquant.channels.keys import Key
 from randquant.local_training.models import Features, called, copied, map_tensors
 
-RECURRENT_LAYERS = (nn.RNN, nn.GRU, nn.LSTM)
+RECURRENT_KINDS = (nn.RNN, nn.GRU, nn.LSTM)
 
 
 def written_out(model: nn.Module) -> nn.Module | None:
@@ -42,7 +42,7 @@ def _replaced(layer: Any) -> bool:
     # By exact types: a subclass, or a forward function of an instance, may compute something else.
     if "forward" in vars(layer):
         return False
-    return type(layer) is nn.Dropout or (type(layer) in RECURRENT_LAYERS and not layer.proj_size)
+    return type(layer) is nn.Dropout or (type(layer) in RECURRENT_KINDS and not layer.proj_size)
 
 
 def _no_report(shape: torch.Size, rate: float) -> None: ...
@@ -68,7 +68,7 @@ class Masks:
 
 
 class MaskedDropout(nn.Module):
-    """Dropout whose draws can be given: each client's from a generator of its own."""
+    """Dropout whose draws can be given: each client's by its key."""
 
     def __init__(self, p: float, masks: Masks) -> None:
         super().__init__()
@@ -130,7 +130,7 @@ class ClientMasks:
 
 
 @contextmanager
-def given(model: nn.Module, masks: Sequence[Tensor]) -> Iterator[None]:
+def with_masks(model: nn.Module, masks: Sequence[Tensor]) -> Iterator[None]:
     """Let the dropout layers of a model multiply by these masks in one call of it."""
     holder = Masks.of(model)
     if holder is None:
@@ -183,12 +183,12 @@ class WrittenOut(nn.Module):
         if input.ndim != 3 or (self.dropout and self.training and self.num_layers > 1):
             raise TypeError("Expected batches of sequences, without dropout between layers.")
         time = 1 if self.batch_first else 0
-        given = hx if hx is None or self.mode == "LSTM" else (hx,)
+        start = hx if hx is None or self.mode == "LSTM" else (hx,)
         ends: list[tuple[Tensor, ...]] = []
         for layer in range(self.num_layers):
             outputs = []
             for direction in ("", "_reverse")[: 2 if self.bidirectional else 1]:
-                state = None if given is None else tuple(each[len(ends)] for each in given)
+                state = None if start is None else tuple(each[len(ends)] for each in start)
                 steps, end = self._run(input, time, state, f"l{layer}{direction}")
                 outputs.append(torch.stack(steps, time))
                 ends.append(end)

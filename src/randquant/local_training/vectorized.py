@@ -27,7 +27,7 @@ from randquant.local_training.curvature import (
 from randquant.local_training.dry_run import Loss
 from randquant.local_training.models import Features, ModelReplicas, called
 from randquant.local_training.problem import Problem
-from randquant.local_training.rewritten_layers import ClientMasks, given
+from randquant.local_training.rewritten_layers import ClientMasks, with_masks
 from randquant.local_training.row_wise import Obstacle, Reading, are_the_same, attribute_values
 from randquant.local_training.work import Work
 
@@ -126,7 +126,7 @@ def weighted_gradients(
     """
 
     def weighted_loss(weights, features, targets, weight, masks):
-        with given(model, masks):
+        with with_masks(model, masks):
             output = called(model, features, weights)
         return (each_loss(loss, output, targets) * weight).sum(), output.detach()
 
@@ -172,7 +172,7 @@ def changes(
     """
 
     def client_output(weights, features, masks):
-        with given(model, masks):
+        with with_masks(model, masks):
             return called(model, features, weights)
 
     # By the difference of two passes: not all models have derivatives in forward mode.
@@ -468,8 +468,8 @@ class VectorizedClients:
     ) -> tuple[dict, torch.Tensor, torch.Tensor | None]:
         if self._linear:
             assert isinstance(some.features, torch.Tensor)
-            found = linear_gradients(weights, some.features, some.targets, some.weight, self._loss)
-            return *found, None
+            pair = linear_gradients(weights, some.features, some.targets, some.weight, self._loss)
+            return *pair, None
         model = self._copies.writable()
         return weighted_gradients(model, weights, shared, *some, masks, self._loss)
 
