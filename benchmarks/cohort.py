@@ -1,7 +1,7 @@
 """Milliseconds for a client's update, five steps without a rate, computed together or one by one.
 
 Run `python benchmarks/cohort.py`: 40 clients of 7 to 9 examples each, on one and on two threads,
-all in one run. A model with an operation that is not in the table has no "together".
+all in one run.
 """
 
 import time
@@ -15,7 +15,6 @@ from torch import nn
 from torch.nn import functional
 
 from randquant.local_training import KNOWN_ATTENTION, Learner, Work, make_problem
-from randquant.local_training.row_wise import read
 
 CLIENTS, CLASSES, WORK = 40, 10, Work(epochs=5, learning_rate="auto")
 
@@ -110,12 +109,11 @@ def ways(name: str, pool: ThreadPoolExecutor) -> dict[str, float]:
     build, shapes = MODELS[name]
     torch.manual_seed(0)
     problem = make_problem(build(), clients(shapes, words=name == "words"), buffers="frozen")
-    reading, found = read(problem.model, problem.dry_run.still, problem.clients), {}
+    found = {}
     for way in ("together", "one by one"):
         learner = Learner(problem, replace(WORK, together=way == "together"))
-        if way == "one by one" or reading.obstacle is None:
-            for threads in (1, 2):
-                found[f"{way}, {threads} threads"] = milliseconds(learner, pool, threads)
+        for threads in (1, 2):
+            found[f"{way}, {threads} threads"] = milliseconds(learner, pool, threads)
     return found
 
 

@@ -26,6 +26,7 @@ from torch.func import functional_call, vmap
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from randquant.local_training.rewritten_layers import written_out
 from randquant.privacy import gaussian_noise
 
 try:
@@ -173,31 +174,11 @@ class Simulator:
         return 100 * float((output.argmax(1) == y).float().mean())
 
 
-class Cells(nn.Module):
-    """A GRU by its formulas, which vmap can take; the same parameters."""
-
-    def __init__(self, gru: nn.GRU) -> None:
-        super().__init__()
-        for name, value in gru.named_parameters():
-            setattr(self, name, value)
-
-    def forward(self, x: Tensor) -> tuple[Tensor]:
-        state, states = x.new_zeros(len(x), self.weight_hh_l0.shape[1]), []
-        for row in (x @ self.weight_ih_l0.mT + self.bias_ih_l0).unbind(1):
-            inside = (state @ self.weight_hh_l0.mT + self.bias_hh_l0).chunk(3, 1)
-            reset, keep, new = row.chunk(3, 1)
-            new = torch.tanh(new + torch.sigmoid(reset + inside[0]) * inside[2])
-            keep = torch.sigmoid(keep + inside[1])
-            state = (1 - keep) * new + keep * state
-            states.append(state)
-        return (torch.stack(states, 1),)
-
-
 def stackable(task: Task) -> tuple[nn.Module, list, tuple[Tensor, Tensor]]:
     """The same model in layers that vmap can take, clients and test data with what it reads."""
     model, change = task.model, None
     if isinstance(model, Recurrent):
-        model.rows = Cells(model.rows)
+        model = written_out(model)
     elif isinstance(model, Words):
         words = nn.Linear(2000, 16, bias=False)
         words.weight = nn.Parameter(model.words.weight.detach().mT.contiguous())

@@ -15,6 +15,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord
 from flwr.serverapp.strategy import FedAdam
 
 import randquant as rq
+from randquant.aggregation import AdditiveMechanism
 from randquant.integrations import HEAD, ParameterFree, QuantizedStrategy
 from randquant.planning import Calibrated, Privacy
 from randquant.privacy import Guarantee
@@ -208,3 +209,14 @@ def test_a_setting_of_privacy_changes_what_is_planned_and_what_is_run(name, targ
 def test_a_setting_of_privacy_that_flower_does_not_have_is_refused(name, target):
     with pytest.raises(ValueError, match=f"Expected .*{name}"):
         target(privacy=Privacy(**{name: REFUSED[name]}))
+
+
+@pytest.mark.parametrize("options", [{"bits": 12}, {"coordinates": 2**14}, {"bits": 2}])
+def test_a_strategy_refuses_only_what_no_model_could_take(options):
+    """Integer noise for one example: 12 bits are too few for 500 million coordinates only."""
+    mechanism = AdditiveMechanism("skellam", 1.0, 2.0, 5, **options)
+    if options != {"bits": 2}:
+        assert QuantizedStrategy(fedavg(), mechanism, examples=50).examples == 50
+        return
+    with pytest.raises(ValueError, match="Expected bits > "):
+        QuantizedStrategy(fedavg(), mechanism, examples=50)

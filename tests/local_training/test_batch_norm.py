@@ -286,8 +286,9 @@ def test_the_servers_statistics_are_those_of_public_examples_at_the_loaded_weigh
     assert all(torch.equal(again[name], t) for name, t in model.state_dict().items())
 
 
-@pytest.mark.parametrize("local", [Work(), Work(epochs=2, learning_rate=0.1)])
-def test_clients_normalise_with_the_servers_statistics_and_leave_them_alone(local):
+@pytest.mark.parametrize("options", [{}, {"epochs": 2, "learning_rate": 0.1}])
+def test_clients_normalise_with_the_servers_statistics_and_leave_them_alone(options):
+    local = Work(together=False, **options)  # bit for bit, whoever is computed with it
     problem = make_problem(normalised(), clients(), buffers="server", public=PUBLIC)
     learner, key = Learner(problem, local), Key.from_seed(4)
     learner.load(learner.parameters() * np.float32(1.1))

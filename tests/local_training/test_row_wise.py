@@ -382,9 +382,8 @@ UNKNOWN = {
     "a counter": Counting,
     "what it kept": lambda: Keeping(INPUTS, 3),
     "spectral norm": lambda: parametrizations.weight_norm(nn.Linear(INPUTS, 3)),
-    "recurrent": lambda: Own(
-        lambda self, x: self.cells(x[:, None])[0][:, -1],
-        cells=nn.GRU(INPUTS, 3, batch_first=True),
+    "recurrent, state by state": lambda: Own(
+        lambda self, x: self.cell(x), cell=nn.GRUCell(INPUTS, 3)
     ),
 }  # fmt: skip
 SURE = {
@@ -392,7 +391,7 @@ SURE = {
     "hook before": lambda: hooked(
         lambda model: model[0].register_forward_pre_hook(lambda *args: None)
     ),
-    "dropout": lambda: nn.Sequential(nn.Linear(INPUTS, 4), nn.Dropout(), nn.Linear(4, 3)),
+    "dropout": lambda: nn.Sequential(nn.Linear(INPUTS, 4), nn.AlphaDropout(), nn.Linear(4, 3)),
 }
 
 

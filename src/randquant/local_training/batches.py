@@ -32,7 +32,7 @@ class BatchReader:
     """
 
     def __init__(self, problem: Problem, device: torch.device, layout: torch.memory_format) -> None:
-        self._problem, self._device, self._layout = problem, device, layout
+        self._problem, self.device, self._layout = problem, device, layout
         self.table: StoredExamples | None = self._moved(problem.clients.table)
         self._test: Examples | None = self._moved(problem.test)
         self._threads = threading.local()
@@ -70,7 +70,7 @@ class BatchReader:
         """Return features and targets of an array of the table's rows, valid as `client_rows`."""
         table = self.table
         assert table is not None
-        index = torch.from_numpy(places).to(self._device)
+        index = torch.from_numpy(places).to(self.device)
         features = map_tensors(lambda tensor: self._select(tensor, index.view(-1)), table.features)
         return map_tensors(lambda each: each.unflatten(0, places.shape), features), table.targets[
             index
@@ -83,7 +83,7 @@ class BatchReader:
         if buffer is None or buffer.numel() < count:
             # Evaluation calls this in inference mode, and training cannot use such a tensor.
             with torch.inference_mode(False):
-                buffer = torch.empty(count, dtype=tensor.dtype, device=self._device)
+                buffer = torch.empty(count, dtype=tensor.dtype, device=self.device)
             buffers[f"{id(tensor)}"] = buffer
         rows = buffer[:count].view(len(index), *tensor.shape[1:])
         # Three times as fast as indexing.
@@ -108,15 +108,15 @@ class BatchReader:
         if not isinstance(examples, StoredExamples):
             check_finite(features, targets)
             check_labels(targets, self._problem.labels)
-        layout = {"device": self._device, "memory_format": self._layout}
-        return map_tensors(lambda tensor: tensor.to(**layout), features), targets.to(self._device)
+        layout = {"device": self.device, "memory_format": self._layout}
+        return map_tensors(lambda tensor: tensor.to(**layout), features), targets.to(self.device)
 
     def _moved(self, examples: Any) -> Any:
         # Others are moved batch by batch, as they are read.
         if not isinstance(examples, StoredExamples):
             return examples
-        features = map_tensors(lambda tensor: tensor.to(self._device), examples.features)
-        return StoredExamples(features, examples.targets.to(self._device))
+        features = map_tensors(lambda tensor: tensor.to(self.device), examples.features)
+        return StoredExamples(features, examples.targets.to(self.device))
 
 
 def _evaluation_batches(places: np.ndarray) -> list[np.ndarray]:

@@ -17,10 +17,11 @@ from randquant.local_training.batches import BatchReader
 from randquant.local_training.by_class import ByClass
 from randquant.local_training.clients import MADE_UP_BATCH_SIZE, error_context
 from randquant.local_training.curvature import gradients
-from randquant.local_training.dry_run import work_mode
+from randquant.local_training.dry_run import draws_numbers, work_mode
 from randquant.local_training.models import ModelReplicas, called, copied, seeded
 from randquant.local_training.problem import Loss, Problem
-from randquant.local_training.row_wise import Obstacle, read
+from randquant.local_training.rewritten_layers import dropping_nothing, written_out
+from randquant.local_training.row_wise import Obstacle, Reading, read
 from randquant.local_training.sequential import SequentialClients
 from randquant.local_training.vectorized import (
     VectorizedClients,
@@ -86,19 +87,12 @@ class Learner:
         self.on_gpu = _is_gpu(self._device)
         self.problem, self._work = problem, work
         # Decided once, by the model and an example's shape, and for all clients alike.
-        reading = read(problem.model, problem.dry_run.still, problem.clients)
+        clipped = work.example_norm is not None
+        model, reading, draws = _read(problem, clipped=clipped)
         pass_numbers = pass_width(work) * reading.numbers + problem.dimension
         light = pass_numbers < LIGHT_PASS_NUMBERS
-        model, self._data = _in_fastest_layout(problem, self._device, light=light)
-        self._copies = ModelReplicas(model, problem.parts)
-        self._loss = _on_device(problem.loss, self._device)
-        self._statistics = None
-        if problem.statistics is not None:
-            replica = self._copies.for_server()
-            self._statistics = ServerStatistics(replica, problem.statistics, self._device)
-            self._refresh_statistics()
-        linear, clipped = is_linear(problem, reading.operations), work.example_norm is not None
-        self.obstacle = find_obstacle(problem, work, reading, apart=apart)
+        linear = is_linear(problem, reading.operations)
+        self.obstacle = find_obstacle(problem, work, reading, draws=draws, apart=apart)
         if work.together is False:
             self.obstacle = Obstacle("together=False")
         elif work.together:
@@ -112,6 +106,16 @@ class Learner:
         elif self.obstacle is None and not (clipped or self.on_gpu or linear or light):
             self.obstacle = Obstacle("steps that are faster one client a thread")
         self.together = self.obstacle is None
+        # Where clients are computed one by one, torch's own layers are faster.
+        model = model if self.together else problem.model
+        model, self._data = _in_fastest_layout(problem, model, self._device, light=light)
+        self._copies = ModelReplicas(model, problem.parts)
+        self._loss = _on_device(problem.loss, self._device)
+        self._statistics = None
+        if problem.statistics is not None:
+            replica = self._copies.for_server()
+            self._statistics = ServerStatistics(replica, problem.statistics, self._device)
+            self._refresh_statistics()
         on_device, by_vmap = (self._copies, self._data, self._loss), self.together and clipped
         # With together=True a user vouches for modules that are not known here: watch them.
         watched = bool(work.together)
@@ -125,7 +129,8 @@ class Learner:
                 *on_device, work, linear=linear, watched=watched, guarded=guarded
             )
         # The global generators have one state for all threads: drawing needs a single thread.
-        self.one_thread = problem.dry_run.draws or (light and self._vectorized is None)
+        alone = self._vectorized is None
+        self.one_thread = alone and (problem.dry_run.draws or light)
         self._group = _group_size(pass_numbers, on_gpu=self.on_gpu)
 
     @property
@@ -203,7 +208,7 @@ class Learner:
         # Errors of a vectorised pass name no client: each operation is of all of them at once.
         if self._vectorized is not None:
             steps = [self._sequential.steps(client, key) for client in clients]
-            updates, losses = self._vectorized.updates(steps)
+            updates, losses = self._vectorized.updates(steps, self._dropout_keys(clients, key))
         else:
             pairs = []
             for client in clients:
@@ -212,6 +217,13 @@ class Learner:
             updates = torch.stack([update for update, _ in pairs])
             losses = np.array([loss for _, loss in pairs])
         return updates.cpu().numpy(), losses
+
+    def _dropout_keys(self, clients: Sequence[int], key: Key | None) -> list[Key]:
+        # By the client alone, whoever else is computed with it.
+        if not self.problem.dry_run.draws:
+            return []
+        assert key is not None
+        return [key.fold_in("draws", client) for client in clients]
 
     def check(self) -> None:
         """Refuse a model that cannot compute the smallest step that a client has.
@@ -241,7 +253,7 @@ class Learner:
         if self._vectorized is None:
             return
         try:
-            self._vectorized.updates([smallest])
+            self._vectorized.updates([smallest], self._dropout_keys([client], Key.from_seed(0)))
         except (RuntimeError, ValueError, TypeError) as error:
             raise ValueError(
                 "Expected a model and a loss that torch.func.vmap computes of several clients, got "
@@ -302,16 +314,32 @@ def _checked_device(name: str) -> torch.device:
     return device
 
 
+def _read(problem: Problem, *, clipped: bool) -> tuple[nn.Module, Reading, bool]:
+    # The model, with layers written out if that lets clients be computed together; what it does;
+    # and whether a step draws numbers that no client's generator is asked for.
+    still, clients, draws = problem.dry_run.still, problem.clients, problem.dry_run.draws
+    model = written_out(problem.model)
+    # Where examples are clipped, dropout draws by example, as torch's own layers do.
+    if model is not None and not (clipped and draws):
+        with dropping_nothing(model):
+            reading = read(model, still, clients)
+            draws = draws and draws_numbers(
+                model, clients.made_up(problem.dry_run.classes), problem.loss
+            )
+        if reading.obstacle is None and not draws:
+            return model, reading, False
+    return problem.model, read(problem.model, still, clients), problem.dry_run.draws
+
+
 def _in_fastest_layout(
-    problem: Problem, device: torch.device, *, light: bool
+    problem: Problem, model: nn.Module, device: torch.device, *, light: bool
 ) -> tuple[nn.Module, BatchReader]:
     convolutional = any(isinstance(layer, nn.Conv2d) for layer in problem.model.modules())
     # Channels last makes convolutions faster on a CPU, unless calls take longer than arithmetic.
     layout = torch.contiguous_format
     if convolutional and not light and not _is_gpu(device) and _takes_channels_last(problem):
         layout = torch.channels_last
-    model = copied(problem.model)
-    model = model.to(device, memory_format=layout)  # type: ignore[call-overload]
+    model = copied(model).to(device, memory_format=layout)  # type: ignore[call-overload]
     work_mode(model, problem.dry_run.still)
     return model, BatchReader(problem, device, layout)
 

@@ -108,7 +108,7 @@ def perform_dry_run(
     check_graph(first, model)
     _check_gradient(first, model)
     classes, outputs = class_number(output, twice[1]), output.numel() // len(twice[1])
-    draws = _draws(model, clients.made_up(classes), loss)
+    draws = draws_numbers(model, clients.made_up(classes), loss)
     # In evaluation mode, because batch norm in training makes an example's loss depend on others.
     model.eval()
     with seeded(0):
@@ -119,7 +119,8 @@ def perform_dry_run(
     return DryRun(classes, draws, still, outputs)
 
 
-def _draws(model: nn.Module, examples: StoredExamples, loss: Loss) -> bool:
+def draws_numbers(model: nn.Module, examples: StoredExamples, loss: Loss) -> bool:
+    """Return whether a training step draws from a global generator, or fails."""
     # On made-up examples: whether a model draws may depend on the numbers that it sees, and one
     # client's must not decide how all are computed.
     with seeded(0):

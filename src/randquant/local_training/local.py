@@ -54,11 +54,13 @@ class Local:
     - Each operation that the model applies treats every example by itself. `row_wise.py` has a
       table of such operations: linear layers, convolutions, pooling, embeddings, attention, norms
       over an example, activations, arithmetic, and reshaping, reductions and joins that keep the
-      examples apart. The model runs on zeros to see which operations it applies.
+      examples apart. The model runs on zeros to see which operations it applies. Recurrent layers
+      (nn.RNN, GRU, LSTM) are written out in these.
     - The loss is cross_entropy, mse_loss, l1_loss, smooth_l1_loss, huber_loss or
       binary_cross_entropy_with_logits, with its defaults.
-    - Training draws no random numbers, the model has no hooks, all data are in memory, and it is
-      visible who takes part in a round.
+    - Training draws no random numbers but those of nn.Dropout, and none where examples are
+      clipped; the model has no hooks, all data are in memory, and it is visible who takes part in
+      a round.
     - A step has little arithmetic, or is one linear layer's, or on a GPU.
 
     With together=True the last condition does not count, and the user vouches for operations that

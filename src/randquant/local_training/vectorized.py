@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any, NamedTuple
@@ -15,6 +15,7 @@ from torch.func import grad, grad_and_value, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
+from randquant.channels.keys import Key
 from randquant.local_training.batches import BatchReader
 from randquant.local_training.curvature import (
     cross_entropy_curvature,
@@ -26,6 +27,7 @@ from randquant.local_training.curvature import (
 from randquant.local_training.dry_run import Loss
 from randquant.local_training.models import Features, ModelReplicas, called
 from randquant.local_training.problem import Problem
+from randquant.local_training.rewritten_layers import ClientMasks, with_masks
 from randquant.local_training.row_wise import Obstacle, Reading, are_the_same, attribute_values
 from randquant.local_training.work import Work
 
@@ -108,9 +110,10 @@ def weighted_gradients(
     features: Features,
     targets: torch.Tensor,
     weight: torch.Tensor,
+    masks: list[torch.Tensor],
     loss: Loss,
-) -> tuple[dict, torch.Tensor]:
-    """Return gradients and losses (n,) of n clients at once, whose examples have weights.
+) -> tuple[dict, torch.Tensor, torch.Tensor]:
+    """Return gradients, losses (n,) and outputs (n, s, ...) of n clients at once.
 
     Args:
         model: this thread's writable replica.
@@ -118,17 +121,20 @@ def weighted_gradients(
         features: (n, s, *shape), each of them.
         targets: (n, s, *shape).
         weight: (n, s), each example's weight.
+        masks: (n, s, ...), of each call of dropout.
         loss: the mean loss over a batch.
     """
 
-    def weighted_loss(weights, features, targets, weight):
-        output = called(model, features, weights)
-        return (each_loss(loss, output, targets) * weight).sum()
+    def weighted_loss(weights, features, targets, weight, masks):
+        with with_masks(model, masks):
+            output = called(model, features, weights)
+        return (each_loss(loss, output, targets) * weight).sum(), output.detach()
 
     # vmap keeps clients apart, but for look-ups beyond a table, which `ClientGuard` covers. A model
     # that branches on a number raises an error in it.
-    clients_gradients = vmap(grad_and_value(weighted_loss), (shared, 0, 0, 0))
-    return clients_gradients(weights, features, targets, weight)
+    clients_gradients = vmap(grad_and_value(weighted_loss, has_aux=True), (shared, 0, 0, 0, 0))
+    parts, (losses, output) = clients_gradients(weights, features, targets, weight, masks)
+    return parts, losses, output
 
 
 def linear_changes(
@@ -147,30 +153,33 @@ def linear_changes(
 def changes(
     model: nn.Module,
     weights: dict,
-    shared: int | None,
+    output: torch.Tensor,
     parts: dict,
     length: torch.Tensor,
     features: Features,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return outputs (n, s, ...) of n clients at once, and their change along the gradients.
+    masks: list[torch.Tensor],
+) -> torch.Tensor:
+    """Return the change (n, s, ...) of n clients' outputs along the gradients.
 
     Args:
         model: this thread's writable replica.
-        weights, shared: as for `weighted_gradients`.
+        weights: as for `weighted_gradients`.
+        output: (n, s, ...) with these weights.
         parts: each client's gradient by parameter, (n, *shape).
         length: (n,) of the step that shows the change, in gradients; see `small_step`.
         features: (n, s, *shape), each of them.
+        masks: (n, s, ...), of each call of dropout.
     """
 
-    def client_output(weights, features):
-        return called(model, features, weights)
+    def client_output(weights, features, masks):
+        with with_masks(model, masks):
+            return called(model, features, weights)
 
     # By the difference of two passes: not all models have derivatives in forward mode.
     moved = _stepped(weights, parts, length)
     with torch.no_grad():
-        output = vmap(client_output, (shared, 0))(weights, features)
-        moved_output = vmap(client_output, (0, 0))(moved, features)
-    return output, (output - moved_output) / length.view(-1, *[1] * (output.ndim - 1))
+        moved_output = vmap(client_output)(moved, features, masks)
+    return (output - moved_output) / length.view(-1, *[1] * (output.ndim - 1))
 
 
 def weighted_curvature(
@@ -334,27 +343,35 @@ class VectorizedClients:
         self._watched, self._guarded = watched, guarded
         self._rate, self._width, self._linear = work.learning_rate, pass_width(work), linear
 
-    def updates(self, steps: Sequence[list[np.ndarray]]) -> tuple[torch.Tensor, np.ndarray]:
+    def updates(
+        self, steps: Sequence[list[np.ndarray]], keys: Sequence[Key] = ()
+    ) -> tuple[torch.Tensor, np.ndarray]:
         """Return updates (n, d) and first losses (n,).
 
         Args:
             steps: each client's samples of each of its steps. A client with fewer steps than
                 others stays where it is in the last ones.
+            keys: of each client's dropout, where the model has some.
         """
+        masks = ClientMasks(self._copies.writable(), keys, self._data.device)
         start, firsts = self._copies.weights(), np.array([samples[0] for samples, *_ in steps])
         # Compared after the steps: what a module stores of these clients would reach the next ones.
         before = self._attributes()
         with ClientGuard() if self._guarded else nullcontext() as guard:
             if self._rate is None:
                 batches = [samples for samples, *_ in steps]
-                update, losses, _ = self._step(start, None, batches, firsts)
+                update, losses, _ = self._step(
+                    start, None, batches, firsts, partial(masks.draw, number=0)
+                )
             else:
                 weights, shared, losses = start, None, torch.empty(0)
                 for number in range(max(map(len, steps))):
                     batches = [
                         each[number] if number < len(each) else _NO_SAMPLES for each in steps
                     ]
-                    parts, step_losses, lengths = self._step(weights, shared, batches, firsts)
+                    parts, step_losses, lengths = self._step(
+                        weights, shared, batches, firsts, partial(masks.draw, number=number)
+                    )
                     weights = _stepped(weights, parts, lengths)
                     # All begin at one set of weights; after a step each client has its own.
                     shared, losses = 0, losses if number else step_losses
@@ -385,6 +402,7 @@ class VectorizedClients:
         shared: int | None,
         batches: Sequence[np.ndarray],
         firsts: np.ndarray,
+        draw: Callable[..., list[torch.Tensor]],
     ) -> tuple[dict, torch.Tensor, torch.Tensor]:
         """Return each client's gradient on its batch, its loss, and its step's length in gradients.
 
@@ -393,15 +411,19 @@ class VectorizedClients:
             shared: 0 for each client's, None for shared ones, as vmap's `in_dims`.
             batches: each client's samples; empty for a client without a step.
             firsts: one sample of each client, which pads its batch.
+            draw: the masks of dropout, for a pass of this step.
         """
         starts = range(0, max(map(len, batches)), self._width)
         # A single pass is gathered once for both loops; several would need too much memory to keep.
         only = self._pass(batches, firsts, 0) if len(starts) == 1 else None
         parts: dict[str, Any] = dict.fromkeys(weights, 0.0)
         losses: Any = 0.0
+        outputs, drawn = [], []
         for start in starts:
             some = only or self._pass(batches, firsts, start)
-            pass_parts, pass_losses = self._gradients(weights, shared, some)
+            drawn.append(draw(some.features, start=start))
+            pass_parts, pass_losses, output = self._gradients(weights, shared, some, drawn[-1])
+            outputs.append(output)
             # A client without an example in this pass is not moved, even if its padding overflows.
             parts = {name: each + some.without_absent(pass_parts[name])
                      for name, each in parts.items()}  # fmt: skip
@@ -412,9 +434,11 @@ class VectorizedClients:
         square = squares(parts.values())
         curvature: Any = 0.0
         # In a second loop, because the direction of the step is known after the last pass only.
-        for start in starts:
+        for start, output, again in zip(starts, outputs, drawn, strict=True):
             some = only or self._pass(batches, firsts, start)
-            output, change = self._changes(weights, shared, parts, square, some.features)
+            output, change = self._changes(
+                weights, shared, output, parts, square, some.features, again
+            )
             pass_curvature = weighted_curvature(
                 self._loss, output, change, some.targets, some.weight
             )
@@ -440,30 +464,34 @@ class VectorizedClients:
         return _Pass(features, targets, weight)
 
     def _gradients(
-        self, weights: dict, shared: int | None, some: _Pass
-    ) -> tuple[dict, torch.Tensor]:
+        self, weights: dict, shared: int | None, some: _Pass, masks: list[torch.Tensor]
+    ) -> tuple[dict, torch.Tensor, torch.Tensor | None]:
         if self._linear:
             assert isinstance(some.features, torch.Tensor)
-            return linear_gradients(weights, some.features, some.targets, some.weight, self._loss)
+            pair = linear_gradients(weights, some.features, some.targets, some.weight, self._loss)
+            return *pair, None
         model = self._copies.writable()
-        return weighted_gradients(model, weights, shared, *some, self._loss)
+        return weighted_gradients(model, weights, shared, *some, masks, self._loss)
 
     def _changes(
         self,
         weights: dict,
         shared: int | None,
+        output: torch.Tensor | None,
         parts: dict,
         square: torch.Tensor,
         features: Features,
+        masks: list[torch.Tensor],
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        if self._linear:
+        if output is None:
             assert isinstance(features, torch.Tensor)
             return linear_changes(weights, parts, features)
         each_weight = weights.values()
         norms = squares(each_weight if shared == 0 else [each[None] for each in each_weight])
         # Relative to each client's own weights: a fixed step would vanish beside large ones.
         length = small_step(square, norms)
-        return changes(self._copies.writable(), weights, shared, parts, length, features)
+        model = self._copies.writable()
+        return output, changes(model, weights, output, parts, length, features, masks)
 
 
 _NO_SAMPLES = np.empty(0, dtype=np.int64)
@@ -512,7 +540,7 @@ out, weigh them or compare them."""
 
 
 def find_obstacle(
-    problem: Problem, work: Work, reading: Reading, *, apart: bool
+    problem: Problem, work: Work, reading: Reading, *, draws: bool, apart: bool
 ) -> Obstacle | None:
     """Return why several clients may not be computed in one pass, or several clipped examples.
 
@@ -520,12 +548,13 @@ def find_obstacle(
         problem: the model, the clients' data and the loss.
         work: what a client computes.
         reading: what the model does with its examples.
+        draws: whether a step draws random numbers, other than what `written_out` draws by client.
         apart: whether a client's update must not depend on who else takes part, even in rounding.
     """
     loss, clipped = problem.loss, work.example_norm is not None
     # Clipped examples are computed together within one client only, so that rules about other
     # clients do not apply to them.
-    if problem.dry_run.draws:
+    if draws:
         return Obstacle("a training step that draws random numbers, or may", certain=True)
     if _is_hooked(problem.model):
         return Obstacle("a model with hooks, which would run for several at once", certain=True)

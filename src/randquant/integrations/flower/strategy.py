@@ -112,10 +112,12 @@ class QuantizedStrategy(Strategy):
         untuned = None
         if isinstance(self.strategy, ParameterFree):
             untuned = UntunedSteps(self.strategy.predicts)
-        # The model is not known yet: an offer of the largest dimension fails now if any would, and
-        # is read as clients will read it.
+        # The model is not known yet: what fails whatever its dimension fails now, and the offer is
+        # read as clients will read it. A subset may be too large for a small model, and the bits
+        # of integer noise too few for a large one.
         scaled, self.examples = untuned is not None and examples is None, examples
-        offer = Offer(mechanism, 2**29, scalars=scalars, examples=examples, scaled=scaled)
+        dimension = mechanism.record().get("coordinates") or 2**10
+        offer = Offer(mechanism, dimension, scalars=scalars, examples=examples, scaled=scaled)
         Offer.from_text(offer.to_text())
         accountant = RunAccountant(
             delta,
