@@ -510,22 +510,6 @@ def test_the_commands_of_the_own_mechanism_run(own_mechanism, monkeypatch, capsy
     assert cli.main(["compare", "--channel", example]) == 0
 
 
-def test_the_figures_of_secure_sums_are_the_measured_ones():
-    page, found = (ROOT / "docs" / "flower-costs.md").read_text(), result("secagg")
-    ten, all_others = found["10 neighbours"], found["39 neighbours"]
-    for row, name, scale, unit in (
-        ("client: keys, shares, encode, mask, pack", "client_milliseconds", 1, "ms"),
-        ("server: forward, unpack, add, decode", "server_seconds_without_unmasking", 1, "s"),
-        ("server: take masks off", "unmask_seconds", 1, "s"),
-        ("bytes up, masked vector", "bytes_up", 1, ""),
-    ):
-        figures = [f"{value[name] * scale:,.2g}" for value in (ten, all_others)]
-        if not unit:
-            figures = [f"{value[name]:,}" for value in (ten, all_others)]
-        cells = [f"{figure} {unit}".strip() for figure in figures]
-        assert f"| {row} | {cells[0]} | {cells[1]} |" in page
-
-
 def test_the_accuracy_of_hospitals_is_the_measured_one():
     page, found = (ROOT / "docs" / "nvflare.md").read_text(), result("hospitals")
     for row in found["rows"]:
@@ -564,7 +548,7 @@ def test_what_a_private_app_takes_and_loses_is_the_measured_one():
 
 def test_the_load_of_secure_sums_is_the_measured_one():
     theory, found = (ROOT / "docs" / "theory" / "shares.md").read_text(), result("secagg_load")
-    page = (ROOT / "docs" / "secure-aggregation.md").read_text()
+    page = (ROOT / "docs" / "secure-sum-costs.md").read_text()
     cases = [case for case in found["cases"].values() if "exact" in case]
     assert len(cases) >= 15
     shown = 0
@@ -593,7 +577,7 @@ def test_the_seconds_of_rounds_on_flower_are_the_measured_ones():
 
 
 def test_the_bytes_of_secure_sums_are_the_counted_ones(monkeypatch):
-    page, found = (ROOT / "docs" / "secure-aggregation.md").read_text(), result("secagg_traffic")
+    page, found = (ROOT / "docs" / "secure-sum-costs.md").read_text(), result("secagg_traffic")
     ten, all_others = found["10 neighbours"], found["39 neighbours"]
     for row, name in (
         ("masked vector, up", "masked vector, up"),
@@ -609,7 +593,7 @@ def test_the_bytes_of_secure_sums_are_the_counted_ones(monkeypatch):
 
 
 def test_the_bytes_of_a_subset_are_the_counted_ones():
-    page, found = (ROOT / "docs" / "secure-aggregation.md").read_text(), result("wire")
+    page, found = (ROOT / "docs" / "secure-sum-costs.md").read_text(), result("wire")
     whole = found["all_coordinates"]
     figures = [found["secagg_plus"], found["floats"], whole["any_sum"], whole["narrow"]]
     for codes in (found["one_bit"], found["ternary"]):
