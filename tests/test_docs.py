@@ -185,7 +185,7 @@ def test_training_commands_of_the_docs_run(tmp_path, monkeypatch, capsys):
         for command in commands(RUN[page])
         if command.split()[1] in TRAINING
     ]
-    assert [command.split()[1] for command in training] == [*["train"] * 5, *TRAINING[1:]]
+    assert [command.split()[1] for command in training] == [*["train"] * 3, *TRAINING[1:]]
     for command in training:
         quiet = ["--quiet"] * (command.split()[1] == "train")
         assert cli.main([*shlex.split(command)[1:], *quiet]) == 0
