@@ -435,6 +435,35 @@ def test_the_results_of_the_readme_are_the_measured_ones():
         assert figures in README
 
 
+def test_the_points_that_hostile_clients_cost_are_the_measured_ones():
+    costs = [
+        {
+            (row["attack"], row["share"]): 100 * (task["rows"][0]["accuracy"] - row["accuracy"])
+            for row in task["rows"]
+        }
+        for task in result("hostile")["tasks"].values()
+    ]
+    valid = [
+        max(cost for (attack, share), cost in each.items()
+            if share == 0.01 and not attack.startswith("any vector"))
+        for each in costs
+    ]  # fmt: skip
+    known = [each["against the mean", 0.02] for each in costs]
+    wrong = [
+        cost
+        for each in costs
+        for (attack, _), cost in each.items()
+        if attack in ("labels flipped", "minus its update", "the same, not clipped")
+    ]
+    assert all(each["against the mean", 0.05] > 60 for each in costs)
+    for words in (
+        f"cost at most {valid[0]:.1f} points on digits and {valid[1]:.1f} on Fashion-MNIST",
+        f"2 % cost {known[0]:.1f} and {known[1]:.1f} points, and 5 % stop this training",
+        f"cost {min(wrong):.1f} to {max(wrong):.1f} points",
+    ):
+        assert words in RUN["proven-sums.md"]
+
+
 OWN, OWN_UPDATE = (
     (DOCS / f"{name}.md").read_text() for name in ("own-mechanism", "own-update-mechanism")
 )
