@@ -435,6 +435,17 @@ def test_the_results_of_the_readme_are_the_measured_ones():
         assert figures in README
 
 
+def test_the_errors_of_a_survival_curve_are_the_measured_ones():
+    central, secure, local = result("survival")["rows"]
+    page = (DOCS / "benchmarks.md").read_text()
+    assert (
+        f"is {secure['error']:.4f} in a secure sum and {central['error']:.4f} under central trust "
+        f"({secure['tables']} tables each)"
+    ) in page
+    assert f"people are {secure['width']:.3f} wide, and {100 * secure['held']:.0f} of 100" in page
+    assert local["width"] == 1  # "noise hides the curve"
+
+
 def test_the_points_that_hostile_clients_cost_are_the_measured_ones():
     costs = [
         {
