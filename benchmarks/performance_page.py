@@ -141,8 +141,8 @@ If the number of levels is not a power of two, codes share numbers of up to 128 
 
 ## Timing
 
-The encoder is **not** constant-time. The table entries that it reads depend on the input's cell and on the draw, and so on the code: a process that shares the
-processor's caches with a client may learn about them, as about the update itself, which the client computes on the same machine. Some draws need more
+The encoder is **not** constant-time. The table entries that it reads depend on the input and on the code: a process that shares the
+processor's caches with a client may learn about them, as about the update itself. Some draws need more
 comparisons than others, and a rare draw (probability below levels · 2^-32 per coordinate) encodes 16,384 coordinates again. Measured from outside, the time of ten million coordinates varies by at most {100 * (fastest / slowest - 1):.0f} % between inputs that are all -clip, 0, clip or normal, which is
 this machine's noise. If timing matters, send payloads at fixed times.
 
