@@ -84,22 +84,19 @@ def simulation(found: dict) -> str:
     faster = {m: 1 / found[m]["ours_over"]["pfl"] for m in ("cnn", "softmax")}
     beside = found["cnn"]["ours_over"]["bare"]
     more = max(found[m]["megabytes"]["peak"] - found[m]["megabytes"]["data"] for m in faster)
-    apart = max(max(found[m]["agreement"]["apart"].values()) for m in faster)
     return f"""## A round of simulation
 
 `python benchmarks/simulate.py DATA_DIR PFL`: 40 clients of 100 Fashion-MNIST images each, out of 3,400, RQM with 16 levels, two cores; the best of
-{found["passes"]} passes, in each the median of {found["rounds"]} rounds. All have the same images, cohorts and initial weights; without privacy their weights
-after five rounds are within {apart:.1e} of each other.
+{found["passes"]} passes, in each the median of {found["rounds"]} rounds. All have the same images, cohorts and initial weights.
 
 {rounds(found)}
 
 With the CNN a round takes {beside:.2f} of the bare passes' time, and is {faster["cnn"]:.1f} times faster than pfl's; with softmax regression it is {faster["softmax"]:.1f} times faster.
-There the gradients of 20 clients are two products of matrices, and their updates are encoded in one call of compiled code; a second thread gains little
-on rounds this short. The data are held once, as they were read, and each client's samples are gathered when needed: in addition to {found["cnn"]["megabytes"]["data"]:.0f} MB of training images the
+The data are held once: in addition to {found["cnn"]["megabytes"]["data"]:.0f} MB of training images the
 process takes {more:.0f} MB, including Python, torch, numba and the test images.
 
-With `--device cuda` data, model and gradients stay on the GPU; each round's updates are moved to the CPU and encoded there, by the encoder that is tested against the reference.
-No speed was measured. On a machine with a CUDA device, `benchmarks/simulate.py` measures it too."""
+With `--device cuda` data, model and gradients stay on the GPU; each round's updates are moved to the CPU and encoded there.
+No speed was measured; on a machine with a CUDA device, `benchmarks/simulate.py` measures it too."""
 
 
 def page() -> str:
@@ -124,8 +121,7 @@ Million coordinates per second, one core, 10 million float32, RQM with 16 levels
 | RQM as usually written with torch | {million["naive"]:.1f} | {million["memory_copy"] / million["naive"]:.0f} |
 | a copy of the float32 numbers, the limit of any encoder | {copy["coordinates_per_second_per_core"] / 1e6:.0f} | 1 |
 
-Encoding is {own["ratio_to_naive"]:.0f} times faster than the usual way. Of its time {100 * million["encode_pack"] / found["words"]:.0f} % is AES, which gives 64 random bits to every coordinate: 32 to
-dither, 32 to draw; the other 30 bits of a draw are only used if these do not decide the code.
+Encoding is {own["ratio_to_naive"]:.0f} times faster than the usual way. Of its time {100 * million["encode_pack"] / found["words"]:.0f} % is AES.
 
 {table(found["levels"], "levels")}
 
@@ -133,29 +129,21 @@ dither, 32 to draw; the other 30 bits of a draw are only used if these do not de
 
 If the number of levels is not a power of two, codes share numbers of up to 128 bits: within 1 % of log2(levels), at the price of a second pass.
 
-{table(found["vertices"], "vertices (PBM, 16 codes)")}
-
 ![speed against vertices](images/performance-vertices.svg)
 
-{table(found["dimension"], "coordinates")}
-
 ![speed against dimension](images/performance-dimension.svg)
-
-{table(found["dtype"], "input")}
 
 {table(found["threads"], "threads")}
 
 **First call**: {found["first_call"]["call_alone"]:.2f} s, and {found["first_call"]["with_imports"]:.1f} s with the import of the package: compiled code is cached on disk.
 
-**Rotation**: the Hadamard transform of {turned["float64"]["coordinates"]:,} numbers takes {turned["float64"]["milliseconds"]:.0f} ms in float64, {turned["float64"]["over_memory_copy"]:.1f} copies of
-them, and {turned["float32"]["milliseconds"]:.0f} ms in float32, {turned["float32"]["over_memory_copy"]:.1f} copies. Updates are rotated in float64.
+**Rotation**: the Hadamard transform of {turned["float64"]["coordinates"]:,} numbers takes {turned["float64"]["milliseconds"]:.0f} ms in float64, {turned["float64"]["over_memory_copy"]:.1f} copies of them.
 
 ## Timing
 
-The encoder is **not** constant-time. The table entries that it reads depend on the input's cell and on the draw, and so on the code: a process that shares the
-processor's caches with a client may learn about them, as about the update itself, which the client computes on the same machine. Some draws need more
-comparisons than others. A draw that 32 bits do not decide (probability below levels · 2^-32 per coordinate) encodes
-16,384 coordinates again. Measured from outside, the time of ten million coordinates varies by at most {100 * (fastest / slowest - 1):.0f} % between inputs that are all -clip, 0, clip or normal, which is
+The encoder is **not** constant-time. The table entries that it reads depend on the input and on the code: a process that shares the
+processor's caches with a client may learn about them, as about the update itself. Some draws need more
+comparisons than others, and a rare draw (probability below levels · 2^-32 per coordinate) encodes 16,384 coordinates again. Measured from outside, the time of ten million coordinates varies by at most {100 * (fastest / slowest - 1):.0f} % between inputs that are all -clip, 0, clip or normal, which is
 this machine's noise. If timing matters, send payloads at fixed times.
 
 {simulation(result("simulate"))}

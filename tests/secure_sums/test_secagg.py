@@ -14,15 +14,14 @@ from randquant.secure_sums import ORDER, Client, ProtocolError
 from randquant.secure_sums.secagg import crypto
 
 TESTS = Path(__file__).parents[1]
-PAGE = (TESTS.parent / "docs" / "secure-aggregation.md").read_text()
+PAGES = [TESTS.parent / "docs" / f"secure-{name}.md" for name in ("aggregation", "sum-costs")]
 
 
-def test_the_examples_of_the_page_print_what_they_say(capsys):
-    blocks = re.findall(r"```(?:python|text)\n(.*?)```", PAGE, flags=re.DOTALL)
-    assert len(blocks) == 4
-    for code, shown in zip(blocks[::2], blocks[1::2], strict=True):
-        exec(compile(code, "docs/secure-aggregation.md", "exec"), {})
-        assert capsys.readouterr().out == shown
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_example_of_a_page_prints_what_it_says(page, capsys):
+    code, shown = re.findall(r"```(?:python|text)\n(.*?)```", page.read_text(), flags=re.DOTALL)
+    exec(compile(code, page.name, "exec"), {})
+    assert capsys.readouterr().out == shown
 
 
 def without(gone):

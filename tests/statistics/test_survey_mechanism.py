@@ -171,6 +171,24 @@ def test_on_flower_a_round_is_a_table(tmp_path, way):
     assert again.history[0].failed
 
 
+def test_on_flower_a_table_may_protect_one_record_of_a_client():
+    terms = survey(ASKED, 1.0, 1e-6, "aggregate", WARDS, WARDS * 500, unit="example", most=500)
+    mod = QuantizeMod(epsilon=1.0, delta=1e-6, examples=500)
+    grid = InProcessGrid(answers(mod, ward, "update"), range(WARDS))
+    strategy, found = asked_once(SurveyMechanism(terms), grid, examples=500)
+    assert not strategy.history[0].failed
+    table = SurveyMechanism(terms).table(found, WARDS, WARDS * 500)
+    truth = sum(int((ward(k)["sex"] == "f").sum()) for k in range(WARDS))
+    assert abs(table["sex"]["f"].estimate - truth) < 8 * table["sex"]["f"].noise_error
+    assert table.guarantee.unit == "example"
+    assert strategy.history[0].epsilon == pytest.approx(table.guarantee.epsilon)
+    # A client that protects all its data is not asked for less by the server's word alone.
+    whole = InProcessGrid(answers(QuantizeMod(epsilon=1.0, delta=1e-6), ward), range(WARDS))
+    again, found = asked_once(SurveyMechanism(terms), whole, examples=500)
+    assert again.history[0].failed
+    assert not found.any()
+
+
 def test_a_server_cannot_move_what_a_vector_is_compared_with(tmp_path):
     """In float32 a difference from large numbers is rounded: two records could be far apart."""
     nodes = range(1, 4)
