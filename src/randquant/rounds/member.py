@@ -269,7 +269,7 @@ class Member:
         offer = membership.offer
         # Without secure aggregation this step only draws a seed.
         if request.terms or not offer.needs_seed:
-            terms = protocol.read_terms(request.terms, request.session, offer.size)
+            terms = protocol.read_terms(request.terms, request.session, offer.size, request.offer)
             keys = identity(self.files)
             client = Client(terms, self.number, *keys, self.limits.threshold)
             membership = replace(membership, client=client)
