@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import numpy as np
 import pytest
@@ -103,3 +104,14 @@ def test_clients_with_another_offer_are_in_no_sum_with_a_client(kind, tmp_path):
         limits[n] = limits[0]
     totals, codes = summed(summing, tmp_path, same_for_all, limits)
     np.testing.assert_array_equal(totals, sum(each.astype(np.int64) for each in codes.values()))
+
+
+def test_the_digest_in_the_terms_is_of_the_clients_own_text_and_never_the_servers_word():
+    terms = AmongClients().begin(OFFER, list(range(CLIENTS)), lambda *_: None).terms
+    text, session = protocol.terms_text(terms), terms.session
+    assert protocol.read_terms(text, session, OFFER.size, OFFER.to_text()) == terms
+    other = protocol.read_terms(text, session, OFFER.size, without_noise().to_text())
+    assert other.digest != terms.digest
+    forged = json.dumps({**json.loads(text), "offer": OFFER.digest})
+    with pytest.raises(ProtocolError, match="terms of a secure sum"):
+        protocol.read_terms(forged, session, OFFER.size, without_noise().to_text())
