@@ -375,12 +375,14 @@ def _terms() -> list[bytes]:
 
 
 def _read_terms(data: bytes, _folder: Path) -> None:
-    terms = read_terms(data.decode(errors="replace"), TERMS.session, DIMENSION)
+    terms = read_terms(data.decode(errors="replace"), TERMS.session, DIMENSION, "an offer")
     said = json.loads(data)
     assert terms.neighbours < len(terms.clients) == len(set(said["clients"])), "other clients"
     assert 3 * terms.threshold >= 2 * terms.neighbours or terms.threshold == said["threshold"]
     assert terms.most_accusers <= terms.neighbours - terms.threshold + 1
-    assert read_terms(terms_text(terms), TERMS.session, DIMENSION) == terms, "no way back"
+    assert read_terms(terms_text(terms), TERMS.session, DIMENSION, "an offer") == terms, (
+        "no way back"
+    )
 
 
 class _Sum:

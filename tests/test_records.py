@@ -186,7 +186,10 @@ SUMMARY = RunSummary(
     0.375, 0.625,
     17,
 )  # fmt: skip
-TERMS = Terms(bytes(16), (1, 2, 3, 4, 9, 12, 13), 7, 11, least=5, neighbours=4, threshold=4)
+TERMS = Terms(
+    bytes(16), (1, 2, 3, 4, 9, 12, 13), 7, 11, least=5, neighbours=4, threshold=4,
+    offer=hashlib.sha256(b"an offer").digest(),
+)  # fmt: skip
 ROW = RoundRow(1, 2.5, 3, 4, 5, 6, 7, "why")
 BINDING = Binding("ab" * 16, "bc" * 16, "cd" * 16, "de" * 16)
 
@@ -256,7 +259,7 @@ def kinds() -> dict[str, Kind]:
     )  # fmt: skip
     found["terms"] = Kind(
         json.loads(protocol.terms_text(TERMS)),
-        of_text(lambda text: protocol.read_terms(text, bytes(16), 7)),
+        of_text(lambda text: protocol.read_terms(text, bytes(16), 7, "an offer")),
     )
     found["account of a server"] = Kind(
         accountant_state(), read_accountant, {"assumes": "it says what follows from the offers"}

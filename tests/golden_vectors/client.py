@@ -246,7 +246,9 @@ class SumClient:
         session = bytes.fromhex(terms["session"])
         fields = ("clients", "dimension", "bits", "least", "neighbours", "threshold")
         values = [tuple(terms[f]) if f == "clients" else terms[f] for f in fields]
-        self.digest = sha256(b"randquant secure sum v3\0", repr((session, *values)).encode())
+        offer = bytes.fromhex(terms["offer"])
+        text = repr((session, *values)).encode()
+        self.digest = sha256(b"randquant secure sum v4\0", offer, text)
         self.bits, self.threshold, self.me = terms["bits"], terms["threshold"], me
         self.holders = sorted(terms["clients"], key=lambda c: (mac(self.digest, number(c)), c))
         self.sealing = X25519PrivateKey.from_private_bytes(bytes.fromhex(secrets["sealing"]))

@@ -190,6 +190,7 @@ def among_clients(inputs: Mapping[str, Any]) -> dict[str, Any]:
     terms = Terms(
         bytes.fromhex(record["session"]), tuple(record["clients"]),
         **{n: record[n] for n in ("dimension", "bits", "least", "neighbours", "threshold")},
+        offer=bytes.fromhex(record["offer"]),
     )  # fmt: skip
     mechanism, server, by = from_record(inputs["mechanism"]), SumServer(terms), inputs["clients"]
     clients = {int(n): sum_client(terms, int(n), each) for n, each in by.items()}
@@ -442,6 +443,7 @@ def rounds() -> dict[str, tuple[str, Callable[..., dict[str, Any]], dict[str, An
     terms = {
         "session": session.hex(), "clients": [0, 1, 2, 3], "dimension": 8,
         "bits": aggregate.sum_bits(6, 4), "least": 3, "neighbours": 3, "threshold": 2,
+        "offer": made("offer", 32)[0],
     }  # fmt: skip
     levels = rq.rqm(clip=1.0, margin=0.5, levels=5, keep=0.5)
     noisy = AdditiveMechanism("skellam", 1.0, 0.5, 20, bits=10)

@@ -104,9 +104,6 @@ NOTHING = {  # what a train function returns that has no bound: (options of the 
         {"change": lambda update: {n: Array(each.half().numpy()) for n, each in update.items()}},
         "in float32 or float64, got '0.weight' in float16",
     ),
-    "not a number": (
-        {"change": lambda update: {n: each * math.nan for n, each in update.items()}}, "finite",
-    ),
 }  # fmt: skip
 
 

@@ -67,12 +67,21 @@ def test_the_noise_of_numbers_is_stated_for_the_clients_in_their_mean(trust):
         assert metrics[f"{number.name}_deviation"] == pytest.approx(wanted)
 
 
-@pytest.mark.parametrize(
-    "metrics",
-    [lambda node: {"accuracy": 0.5}, lambda node: {"accuracy": float("nan"), "num-examples": 3}],
-)
-def test_a_client_without_its_numbers_sends_nothing(metrics):
-    grid = grid_with(metrics)
+def test_a_client_whose_number_is_nan_sends_zeros():
+    """As one whose update is not finite; a zero is the middle of a number's bounds."""
+    nan = float("nan")
+    grid = grid_with(lambda node: {"accuracy": nan, "num-examples": nan})
+    strategy = QuantizedStrategy(fedavg(), fine(), privacy=Privacy(numbers=NUMBERS))
+    result = strategy.start(grid, model(), 1)
+    assert not refusals(grid)
+    found = result.train_metrics_clientapp[1]
+    for number in NUMBERS:
+        middle, deviation = (number.low + number.high) / 2, found[f"{number.name}_deviation"]
+        assert abs(found[number.name] - middle) < 8 * deviation
+
+
+def test_a_client_without_its_numbers_sends_nothing():
+    grid = grid_with(lambda node: {"accuracy": 0.5})
     strategy = QuantizedStrategy(fedavg(), fine(), privacy=Privacy(numbers=NUMBERS))
     result = strategy.start(grid, model(), 1)
     assert not result.train_metrics_clientapp

@@ -16,6 +16,7 @@ from randquant.privacy import (
     ChannelRelease,
     GaussianRelease,
     ReleaseDefaults,
+    VectorRelease,
     account,
     account_at,
     compose,
@@ -174,3 +175,15 @@ def test_every_release_of_a_channel_counts():
         assert channel_below(PAPER, releases, 1e-5) < guarantee.epsilon <= composed
     guarantee = account([ChannelRelease(PAPER, 600, 1)], 1e-5, quick=True)
     assert guarantee.epsilon == compose(PAPER, 600, 1e-5, quick=True)[0]
+
+
+@pytest.mark.parametrize("cohort", [1, 3])
+def test_codes_that_say_nothing_of_the_input_cost_nothing(cohort):
+    """A channel of equal rows, as a hostile server may offer: no bound may divide by its zero."""
+    rows = [[3, 5], [3, 5]]
+    channel = rq.Channel([-1.0, 1.0], [0.0, 1.0], rows, 8)
+    trust = "local" if cohort == 1 else "aggregate"
+    for release in (VectorRelease(channel, 0.5, 4, 3, trust, cohort=cohort),
+                    ChannelRelease(channel, 4, 3, trust, cohort=cohort)):  # fmt: skip
+        for quick in (False, True):
+            assert rq.account([release], 1e-5, quick=quick).epsilon == 0

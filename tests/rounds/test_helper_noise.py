@@ -15,6 +15,7 @@ import randquant as rq
 from randquant.aggregation import AdditiveMechanism, HelperNoise
 from randquant.channels import Key, wire
 from randquant.flower import AmongClients, Offer, QuantizedStrategy, QuantizeMod, WithHelper
+from randquant.mechanisms import DiscreteGaussian
 from randquant.rounds import ClientLimits, RoundEvent, draw_noise, within
 from randquant.secure_sums import (
     Helper,
@@ -180,6 +181,17 @@ def test_a_client_refuses_terms_with_less_noise_than_the_offer_counts_on(
     assert not weights.any()
     assert len(refusals(grid)) == len(NODES)
     assert all(reason in text for text in refusals(grid).values()), refusals(grid)
+
+
+@pytest.mark.parametrize(("multiplier", "bits"), [(0.05, 8), (0.05, 16), (2.0, 16)])
+def test_what_a_client_charges_covers_terms_with_more_noise(multiplier, bits):
+    """It accepts them, and charges the offer's variance; the law itself need not hide more."""
+    mechanism = noisy(multiplier=multiplier, bits=bits)
+    release = mechanism.release(DIMENSION, 3)
+    variance, charged = release.noise.variance, rq.account([release], 1e-5).epsilon
+    for times in (1 + 1e-12, 1.1, 2.0, 16.0):
+        wider = replace(release, noise=DiscreteGaussian(times * variance))
+        assert rq.account([wider], 1e-5).epsilon <= charged * (1 + 1e-12)
 
 
 @pytest.mark.parametrize("mechanism", [noisy(), AdditiveMechanism("skellam", CLIP, 2.0, 5)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 
 import numpy as np
 import pytest
@@ -56,18 +57,22 @@ def test_every_field_of_a_message_travels_on_flower():
 def test_every_field_of_terms_is_in_their_text(tmp_path):
     terms = Terms(SESSION, (1, 2, 3, 4, 9), 7, 11, least=3, neighbours=4, threshold=4)
     changes = {"clients": (1, 2, 3, 4, 8), "bits": 12, "least": 4, "neighbours": 2, "threshold": 3}
-    assert named(Terms) == {"session", "dimension", *changes}  # both are known otherwise
+    known = {"session", "dimension", "offer"}  # of the message
+    assert named(Terms) == {*known, *changes}
+    digest = hashlib.sha256(b"an offer").digest()
     for name, value in changes.items():
         more = {"threshold": 2} if name == "neighbours" else {}
-        other = dataclasses.replace(terms, **{name: value}, **more)
-        assert protocol.read_terms(protocol.terms_text(other), SESSION, 7) == other != terms
+        other = dataclasses.replace(terms, **{name: value}, **more, offer=digest)
+        text = protocol.terms_text(other)
+        assert protocol.read_terms(text, SESSION, 7, "an offer") == other != terms
     helped = HelperTerms(b"other", helper_in(tmp_path).key, 9, 3, 7, 11, b"o" * 32, 3, b"c" * 32)
     assert HelperTerms.from_text(helped.to_text()) == helped
 
 
 def test_every_field_of_a_membership_is_kept_between_two_messages():
     """`helped` is of one message; what a client counts for is its own setting, see below."""
-    terms = Terms(SESSION, (1, 2, 3), OFFER.size, OFFER.sum_bits(3), 3, 2)
+    offer = bytes.fromhex(OFFER.digest)
+    terms = Terms(SESSION, (1, 2, 3), OFFER.size, OFFER.sum_bits(3), 3, 2, offer=offer)
     own = Membership(SESSION, OFFER.to_text(), Client(terms, 1), b"c" * 32, b"p" * 32)
     state = {}
     own.remember(state)

@@ -60,12 +60,13 @@ def test_terms_at_their_limits_are_accepted():
         ({"bits": 0}, "bits"), ({"bits": 33}, "bits"),
         ({"dimension": 0}, "dimension"), ({"dimension": 2**40 + 1}, "dimension"),
         ({"least": 1}, "least"), ({"least": 9}, "least"), ({"session": "text"}, "session"),
+        ({"offer": "text"}, "offer"), ({"offer": bytes(31)}, "offer"),
         ({"neighbours": 5}, "even"), ({"neighbours": 4, "threshold": 2}, "threshold"),
         ({"neighbours": 6, "threshold": 3}, "threshold"),
         ({"neighbours": 7, "threshold": 3}, "threshold"),
         ({"neighbours": 10, "clients": tuple(range(20)), "threshold": 6}, "threshold"),
     ],
-    ids=range(18),
+    ids=range(20),
 )  # fmt: skip
 def test_terms_beyond_their_limits_are_refused(change, wanted):
     with pytest.raises((ValueError, TypeError), match=wanted):

@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import warnings
 
 import numpy as np
 import pytest
@@ -215,3 +216,48 @@ def test_a_survey_whose_vectors_float32_would_round_apart_is_refused() -> None:
     for changed in ({"most": 2**20}, {"amplitudes": {"a": 2**20}}):
         with pytest.raises(ValueError, match="exact in float32"):
             SurveyMechanism(dataclasses.replace(terms, **changed))
+
+
+UNREADABLE = {  # a query that a hostile server may ask of any column: a value that it cannot read
+    "a mean of texts": (rq.Mean(0, 10, "code"), "A12"),
+    "a quantile of texts": (rq.Quantiles(0, 10, column="code"), "A12"),
+    "a mean of dates": (rq.Mean(0, 10, "code"), np.datetime64("2020-01-01")),
+    "counts of dates": (rq.Counts(["A12"], column="code"), np.datetime64("2020-01-01")),
+    "an event that is no event": (rq.KaplanMeier("age", "code", 100), 2),
+    "a group's event": (rq.LogRank("age", "code", "sex", ["f", "m"], 100), 2),
+    "a regression on texts": (rq.LinearRegression({"age": (0, 100)}, {"code": (0, 1)}), "A12"),
+}
+
+
+@pytest.mark.parametrize("unit", ["client", "example"])
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_whether_a_client_answers_does_not_tell_which_values_it_has(name, unit):
+    """The server writes the terms: its choice of a query must not make a client fail by its data.
+    A value that the query cannot read is a missing one, and no other record is moved by it."""
+    query, value = UNREADABLE[name]
+    most = 1 if unit == "client" else 4
+    terms = survey({"asked": query}, 1.0, 1e-6, "aggregate", 5, 20, unit=unit, most=most)
+    mechanism = SurveyMechanism(terms)
+    count = 1 if unit == "client" else 3
+
+    def update(last):
+        codes = [*[0] * (count - 1), last]
+        records = {"age": [40] * count, "sex": ["f"] * count, "code": codes}
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            vector = mechanism.update(records, Key.from_seed(0))
+        assert not any("A12" in str(each.message) for each in said)
+        mechanism.encode(vector, Key.generate())
+        return vector, len(said)
+
+    (one, readable), (other, unreadable), (none, _) = update(0), update(value), update(None)
+    assert (readable, unreadable) == (0, 1)
+    np.testing.assert_array_equal(other, none)
+    apart = (one - other)[:-16].astype(np.float64)
+    release = terms.released(1, "replace_one", unit)
+    if hasattr(release, "squared_distance"):
+        assert apart @ apart <= release.squared_distance
+    else:
+        assert np.abs(apart).sum() <= release.l1_distance
+    with pytest.raises((TypeError, ValueError)):  # whoever runs a table on the records sees it
+        rq.statistics([{"age": 40, "sex": "f", "code": value}] * 5, 1.0, queries={"asked": query})

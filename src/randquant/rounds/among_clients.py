@@ -249,5 +249,6 @@ class AmongClients:
         sums.check_enough(clients, least)
         session, bits = os.urandom(protocol.SESSION_BYTES), offer.sum_bits(len(clients))
         degree = self.degree(len(clients), log)
-        terms = Terms(session, tuple(clients), offer.size, bits, least, degree)
+        digest = bytes.fromhex(offer.digest)
+        terms = Terms(session, tuple(clients), offer.size, bits, least, degree, offer=digest)
         return SecureSum(offer, terms, log, self.directory)

@@ -490,7 +490,7 @@ class Membership:
             )
         client = None
         if "client" in saved:
-            terms = read_terms(saved["terms"], session, saved["dimension"])
+            terms = read_terms(saved["terms"], session, saved["dimension"], saved["offer"])
             client = Client.from_bytes(terms, saved["client"], *identity(files))
         parts = saved.get("commitment", b""), saved.get("part", b"")
         return cls(session, saved["offer"], client, *parts)

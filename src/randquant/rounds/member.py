@@ -6,11 +6,14 @@ It is independent of the engine: messages come in and go out as values.
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from logging import INFO
+from logging import INFO, WARNING
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from randquant.channels import wire
 from randquant.channels.keys import Key
@@ -26,9 +29,8 @@ from randquant.secure_sums.secagg.graphs import HASH_BYTES, PART_BYTES
 from randquant.secure_sums.secagg.terms import ProtocolError
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from randquant.aggregation.mechanism import UpdateMechanism
+    from randquant.rounds.offer import Offer
     from randquant.rounds.parameter_layout import Arrays, Layout
     from randquant.secure_sums.helper.message import HelperTerms
 
@@ -177,7 +179,9 @@ class Member:
         numbers: Mapping[str, float],
         whole: bool = True,
     ) -> bytes:
-        """Encode the result of training; an error may reveal data.
+        """Encode the result of training, zeros in place of what is not finite.
+
+        An error may reveal data.
 
         Args:
             agreed: the request.
@@ -198,10 +202,20 @@ class Member:
         if offer.buffers == "frozen" and whole:
             layout.check_frozen(old, new)
         update = layout.update(old if whole else None, new)
-        # Without the number an update is not shortened: 1.0 is the loss of a model that knows
-        # nothing.
-        weights, relative_loss = layout.update(None, old), numbers.get(RELATIVE_LOSS, 1.0)
-        vector = offer.preparation.vector(update, weights, relative_loss, numbers)
+        if offer.mechanism.from_zero or _finite(update, numbers, offer):
+            # Without the number an update is not shortened: 1.0 is the loss of a model that knows
+            # nothing.
+            weights, relative_loss = layout.update(None, old), numbers.get(RELATIVE_LOSS, 1.0)
+            vector = offer.preparation.vector(update, weights, relative_loss, numbers)
+        else:
+            # theory/alongside.md, Proposition 1: the server chooses the model, and may choose one
+            # at which some data overflow and others do not. Whether a client answers would tell.
+            vector = np.zeros(offer.dimension, np.float32)
+            self.log(
+                WARNING,
+                "randquant: this client's update, or a number sent with it, is NaN or infinite: "
+                "zeros are sent instead.",
+            )
         # A fresh secret key for each answer: who knew it could recompute the noise and take it off.
         return agreed.mechanism.encode(vector, Key.generate())
 
@@ -269,7 +283,7 @@ class Member:
         offer = membership.offer
         # Without secure aggregation this step only draws a seed.
         if request.terms or not offer.needs_seed:
-            terms = protocol.read_terms(request.terms, request.session, offer.size)
+            terms = protocol.read_terms(request.terms, request.session, offer.size, request.offer)
             keys = identity(self.files)
             client = Client(terms, self.number, *keys, self.limits.threshold)
             membership = replace(membership, client=client)
@@ -285,6 +299,13 @@ class Member:
             )
         part = os.urandom(PART_BYTES) if offer.needs_seed else b""
         return replace(membership, commitment=request.commitment, part=part)
+
+
+def _finite(update: np.ndarray, numbers: Mapping[str, float], offer: Offer) -> bool:
+    # Infinite numbers are cut to their bounds; missing ones are refused elsewhere.
+    asked = () if offer.scalars is None else offer.scalars.numbers
+    known = bool(np.isfinite(update).all())
+    return known and not any(math.isnan(numbers.get(each.name, 0.0)) for each in asked)
 
 
 def _helped(membership: Membership, text: str) -> HelperTerms:

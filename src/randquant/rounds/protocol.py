@@ -172,15 +172,24 @@ def client_number(text: object) -> int:
 
 
 def terms_text(terms: Terms) -> str:
-    """Return the terms as JSON, without session and size, which message and offer have."""
+    """Return the terms as JSON, without session, size and offer, which the message has."""
     names = ("clients", "bits", "least", "neighbours", "threshold")
     return json.dumps({name: getattr(terms, name) for name in names})
 
 
-def read_terms(text: str, session: bytes, size: int) -> Terms:
+def read_terms(text: str, session: bytes, size: int, offer: str) -> Terms:
+    """Invert `terms_text`; ProtocolError if the text, which may be a stranger's, is not of terms.
+
+    Args:
+        text: of the terms.
+        session: of the message.
+        size: codes of an update.
+        offer: text of the offer that this client answers. Its digest is computed here, and never
+            read, so that clients with different offers have different terms.
+    """
     try:
-        record = json.loads(text)
-        return Terms(session, tuple(record.pop("clients")), size, **record)
+        record, digest = json.loads(text), hashlib.sha256(offer.encode()).digest()
+        return Terms(session, tuple(record.pop("clients")), size, offer=digest, **record)
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
         # The cause, which may quote the text, is shown in this client's log only.
         raise ProtocolError(

@@ -130,14 +130,18 @@ class SurveyMechanism(MechanismDefaults):
     def update(self, records: Any, key: Key) -> np.ndarray:
         """Encode a client's records without noise: (dimension,) float32, for `encode`.
 
+        A record with a value that a query cannot read counts as missing in that query, with a
+        warning: the server chooses the queries, and a client that then did not answer would tell
+        it about the value.
+
         Args:
             records: a mapping of values, or of arrays, or a table, as `statistics` takes them. For
                 unit='client' one of them is drawn at random; no records count as a missing one.
             key: of the rounding and of that draw.
 
         Raises:
-            ValueError, TypeError: a column is missing or cannot be read, or there are more records
-                than the survey allows a client.
+            ValueError, TypeError: a column is missing, or there are more records than the survey
+                allows a client.
         """
         terms, columns = self.terms, read_columns(records, "a client")
         if terms.unit == "client":
@@ -147,7 +151,7 @@ class SurveyMechanism(MechanismDefaults):
             raise ValueError(
                 f"Expected at most {terms.most} records of a client in this survey, got {count}."
             )
-        return np.append(terms.vector(columns, key), self._digest).astype(np.float32)
+        return np.append(terms.vector(columns, key, lenient=True), self._digest).astype(np.float32)
 
     def encode_vector(self, vector: np.ndarray, key: Key) -> bytes:
         """Check the digest, add a share of the noise if clients do, and pack the remainders."""

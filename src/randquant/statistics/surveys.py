@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import json
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -202,8 +203,13 @@ class Survey:
         table = {"kind": "table", "noise": self.law, "most": self.most, "blocks": blocks}
         return {**table, "update": None, "examples": None}
 
-    def vector(self, columns: Columns, key: Key) -> np.ndarray:
+    def vector(self, columns: Columns, key: Key, *, lenient: bool = False) -> np.ndarray:
         """Add up the integers of all records, without noise: (dimension,) int64.
+
+        Args:
+            columns: of the records.
+            key: of the rounding.
+            lenient: whether a record with a value that a query cannot read is missing there.
 
         Raises:
             ValueError, TypeError: a column is missing, or has a value that its query cannot read.
@@ -211,7 +217,7 @@ class Survey:
         blocks = []
         for name, query in self.queries.items():
             try:
-                rows = query.rows(columns)
+                rows = _lenient_rows(name, query, columns) if lenient else query.rows(columns)
             except KeyError as error:
                 raise ValueError(
                     f"Expected a column {error} for the query {name!r}, got "
@@ -337,6 +343,29 @@ def _sum_bits(terms: Survey, clients: int, records: int) -> int:
     noise = 64 * math.sqrt(terms.law.variance * terms.shares(clients))
     largest = records * _record_distance(terms.queries, terms.amplitudes, terms.norm) + noise
     return math.ceil(math.log2(2 * largest)) + 1
+
+
+def _lenient_rows(name: str, query: Query, columns: Columns) -> np.ndarray:
+    try:
+        return query.rows(columns)
+    except (TypeError, ValueError):
+        pass  # some record cannot be read: each is read by itself
+    missing = query.rows({column: np.array([None]) for column in columns})
+    rows, unread = [], 0
+    for k in range(len(next(iter(columns.values())))):
+        try:
+            rows.append(query.rows({c: values[k : k + 1] for c, values in columns.items()}))
+        except (TypeError, ValueError):
+            rows.append(missing)
+            unread += 1
+    # For the caller alone, so without a value: engines never send a warning.
+    warnings.warn(
+        f"Expected records that the query {name!r} can read, got {unread} that it cannot: they "
+        "count as missing.",
+        UserWarning,
+        stacklevel=validate.callers(),
+    )
+    return np.concatenate(rows)
 
 
 def _calibrated(

@@ -120,7 +120,8 @@ def sum_round_loss(channel: Channel, clients: int, square: float, rounds: int) -
         rounds: how many sums.
 
     Returns:
-        The steps; None where the channel's moments are not known.
+        The steps; None where the channel's moments are not known, or all its rows are equal: then
+        there is no step, and every other bound is 0.
     """
     # theory/martingale.md, Proposition 2: two codes are a bit, in units of where it is steepest.
     bit = linearised(channel) if len(channel.inputs) > 2 else None
@@ -128,7 +129,7 @@ def sum_round_loss(channel: Channel, clients: int, square: float, rounds: int) -
     moments = ratio_moments(channel, clients)
     # Without moments there is no bound, so the curvature, which takes seconds, is not computed.
     share = math.inf if moments is None else kappa_sum(channel, clients, 2.0).upper
-    if moments is None or math.isinf(share):
+    if moments is None or not 0 < share < math.inf:
         return None
     # theory/martingale.md, Proposition 2: in units of the distance between the ends, which no
     # update exceeds in a coordinate.

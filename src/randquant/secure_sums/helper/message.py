@@ -25,7 +25,7 @@ from randquant._internal import validate
 from randquant.channels import wire
 from randquant.secure_sums import masks
 from randquant.secure_sums.helper.sealing import SEED_BYTES, SIGNATURE_BYTES, HelperKey
-from randquant.secure_sums.secagg.terms import ProtocolError
+from randquant.secure_sums.secagg.terms import OFFER_BYTES, ProtocolError
 
 # The public terms of one sum with a helper, of the same size for any number of clients.
 
@@ -36,7 +36,7 @@ MAX_SESSION_BYTES = 64
 # Terms with a hybrid key have about 3,000 characters: a much longer text is not parsed. Half of it
 # would do too; twice of it would let a stranger's text take twice the memory.
 MAX_TERMS_TEXT_LENGTH = 2**14
-OFFER_BYTES = COMMITMENT_BYTES = 32
+COMMITMENT_BYTES = 32
 MAX_CODE = 2**16 - 1
 
 

@@ -21,6 +21,8 @@ MAX_CLIENTS, MAX_NEIGHBOURS = 2**16, 2**12
 """Largest numbers in a sum: beyond these a hostile server's terms would cost a client minutes of
 work before it sees the first key."""
 
+OFFER_BYTES = 32
+
 DEFAULT_THRESHOLD_SHARE = 2 / 3
 """Default threshold as a share of a client's neighbours; only the client itself may lower it. At
 this share fewer than a third of them may collude with a malicious server, and a third may drop
@@ -49,6 +51,8 @@ class Terms:
             honest-but-curious one.
         threshold: how many of a client's neighbours must answer to remove its mask. By default
             two thirds of them, rounded up.
+        offer: SHA-256 of the offer that clients answer, 32 bytes. A client's guarantee counts on
+            the noise of the others, so it shares no mask with clients that answer another offer.
 
     Raises:
         ValueError, TypeError: an argument is out of bounds or of the wrong kind.
@@ -66,9 +70,12 @@ class Terms:
     least: int
     neighbours: int = DEFAULT_NEIGHBOURS
     threshold: int = 0
+    offer: bytes = bytes(OFFER_BYTES)
 
     def __post_init__(self) -> None:
         validate.kind("session", self.session, bytes)
+        validate.kind("offer", self.offer, bytes)
+        validate.whole("bytes of offer", len(self.offer), low=OFFER_BYTES, high=OFFER_BYTES)
         validate.kind("clients", self.clients, tuple)
         clients = tuple(validate.whole("client", c, low=0, high=2**64 - 1) for c in self.clients)
         count = len(clients)
@@ -93,7 +100,7 @@ class Terms:
         threshold = validate.whole("threshold", threshold, low=low, high=degree)
         # Plain ints: the digest hashes their repr, which NumPy's integers would change.
         checked = (clients, dimension, bits, least, degree, threshold)
-        for field, value in zip(dataclasses.fields(self)[1:], checked, strict=True):
+        for field, value in zip(dataclasses.fields(self)[1:-1], checked, strict=True):
             object.__setattr__(self, field.name, value)
 
     @property
@@ -136,8 +143,10 @@ def share_of_neighbours(neighbours: int, share: float) -> int:
 
 @functools.lru_cache(maxsize=16)
 def _digest(terms: Terms) -> bytes:
-    fields = repr(dataclasses.astuple(terms)).encode()
-    return hashlib.sha256(b"randquant secure sum v3\0" + fields).digest()
+    # theory/shares.md, Proposition 7: of the offer too.
+    *fields, offer = dataclasses.astuple(terms)
+    named = b"randquant secure sum v4\0" + offer + repr(tuple(fields)).encode()
+    return hashlib.sha256(named).digest()
 
 
 @functools.lru_cache(maxsize=16)

@@ -1,0 +1,46 @@
+"""A hostile server that chooses a model at which some data overflow in training."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from flower_rounds import NOISY
+
+from randquant.aggregation import AuxiliaryNumbers, Number, VectorMechanism
+from randquant.rounds import ClientLimits, Member, Offer, RoundMessage, protocol
+
+MODEL = {"weight": np.float32([[1.5e38, 0], [0, 0]]), "bias": np.zeros(2, np.float32)}
+NEIGHBOURS = {"small": [[1.0, 0.0], [1.0, 1.0]], "large": [[5.0, 0.0], [1.0, 1.0]]}
+"""A client's records in two worlds, which differ in one of them."""
+
+
+def trained(records):
+    """The usual step, which raises nothing: the model after it, and the loss before it."""
+    net = torch.nn.Linear(2, 2)
+    net.load_state_dict({name: torch.tensor(each) for name, each in MODEL.items()})
+    outputs = net(torch.tensor(records))
+    loss = torch.nn.functional.cross_entropy(outputs, torch.ones(len(records)).long())
+    loss.backward()
+    moved = {name: MODEL[name] - each.grad.numpy() for name, each in net.named_parameters()}
+    return moved, float(loss.detach())
+
+
+@pytest.mark.parametrize("numbers", [(), (Number("loss"),)])
+@pytest.mark.parametrize("world", NEIGHBOURS)
+def test_whether_a_client_answers_does_not_tell_which_data_overflow(world, numbers):
+    """A silent client would tell the two worlds apart for certain, at no cost in its account."""
+    mechanism, lines = VectorMechanism(NOISY, 1.0), []
+    scalars = AuxiliaryNumbers(1.0, numbers) if numbers else None
+    offer = Offer(mechanism, 6 + len(numbers), scalars=scalars)
+    member = Member(1, ClientLimits(99.0), {}, {}, lambda level, line: lines.append(line))
+    agreed = member.agree(RoundMessage(protocol.UPLOAD, bytes(16), offer.to_text()), MODEL)
+    new, loss = trained(NEIGHBOURS[world])
+    overflows = world == "large"
+    assert math.isfinite(loss) != overflows
+    answer = member.upload(agreed, member.encode(agreed, MODEL, new, {"loss": loss}))
+    member.charge(agreed.membership, protocol.UPLOAD)
+    assert len(answer.payload) == 41
+    assert any("zeros are sent instead" in line for line in lines) == overflows
