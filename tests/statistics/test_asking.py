@@ -182,6 +182,13 @@ def test_a_seed_gives_the_same_table_and_a_secret_key_another(trust):
     assert not secret[0].guarantee.simulated
 
 
+def test_clients_draw_their_records_independently():
+    """Of 2000 clients with a 0 and a 1 each, half send the 1: within 6 deviations."""
+    clients = [{"won": [0.0, 1.0]}] * 2000
+    table = rq.statistics(clients, epsilon=60, queries={"won": rq.Mean(0, 1)}, seed=3)
+    assert abs(table["won"].estimate - 0.5) < 6 * 0.5 / math.sqrt(2000)
+
+
 def test_every_client_adds_noise_of_its_own(monkeypatch):
     """A key used for two shares would be twice the same noise."""
     drawn = []
