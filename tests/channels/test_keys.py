@@ -163,6 +163,9 @@ ENCODERS = {
     "noise": lambda key: update_mechanism(
         "skellam", {"clip_norm": 1.0, "noise_multiplier": 1.0}, cohort=1
     ).encode(np.zeros(9, dtype=np.float32), key),
+    "party": lambda key: update_mechanism(
+        "helper-noise", {"clip_norm": 1.0, "noise_multiplier": 1.0}, cohort=1
+    ).party_noise(9, key),
     "gaussian": lambda key: update_mechanism(
         "local-gaussian", {"clip_norm": 1, "noise_multiplier": 9}
     ).encode(np.zeros(9, dtype=np.float32), key),

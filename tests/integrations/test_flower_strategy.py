@@ -15,6 +15,7 @@ from flower_rounds import (
     grid_of,
     mean_of,
     model,
+    noisy,
     one_round,
     run,
 )
@@ -245,6 +246,14 @@ def test_a_function_that_looks_for_clients_metrics_is_refused_before_anybody_has
         QuantizedStrategy(fedavg(train_metrics_aggr_fn=mean_loss), exact())
     counts = lambda contents, weight: MetricRecord({"replies": len(contents)})  # noqa: E731
     assert QuantizedStrategy(fedavg(train_metrics_aggr_fn=counts), exact())
+
+
+def test_no_metric_of_a_strategy_takes_the_place_of_a_figure_of_the_account():
+    mine = MetricRecord({"epsilon": 0.0, "clients": 99, "of mine": 7.0})
+    strategy = QuantizedStrategy(fedavg(train_metrics_aggr_fn=lambda *_: mine), noisy())
+    found = run(strategy, grid_of()).train_metrics_clientapp[1]
+    assert found["epsilon"] == strategy.history[0].epsilon > 0
+    assert (found["clients"], found["of mine"]) == (5, 7.0)
 
 
 def test_losses_that_no_graph_withstands_fail_a_round_before_anybody_is_asked(caplog):

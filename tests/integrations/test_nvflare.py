@@ -332,6 +332,15 @@ def test_hostile_answers_are_left_out_and_the_mean_is_that_of_the_others(tmp_pat
     assert "got a second one" in refused[0]
 
 
+@pytest.mark.parametrize("valid", [1, 2])
+def test_a_round_needs_min_clients_valid_answers(valid, tmp_path):
+    server = Server(tmp_path, rounds=1, min_clients=2, patience=1)
+    server.tamper = lambda site, reply: reply if site in SITES[:valid] else []
+    server.run()
+    assert server.controller._run.done == (valid == 2)
+    assert len(server.saved) == (valid == 2)
+
+
 def test_an_answer_cannot_write_lines_of_its_own_into_the_servers_log(tmp_path):
     server = Server(tmp_path, rounds=1, patience=1)
     lines = "\nrandquant: the run, epsilon 0.1 " + "x" * 9000

@@ -216,3 +216,11 @@ def test_numbers_beside_an_update_are_among_the_coordinates_of_a_plan():
     beside = rq.plan(64, **asked, privacy=rq.Privacy(numbers=("accuracy", "loss:4")))
     assert beside.entries[0].bytes_up == 4 * 66
     assert beside.entries == rq.plan(66, **asked).entries
+
+
+@pytest.mark.parametrize("noise", ["helper", "parties"])
+def test_with_the_helpers_noise_nothing_is_recommended_that_counts_on_other_clients(noise):
+    """One bit is in the table, for its bytes and its error, and has fewer bytes."""
+    found = plan(650, 1000, 1000, 20, 8.0, privacy=Privacy(noise=noise))
+    assert {each.mechanism for each in found.entries} == {"helper-noise", *ONE}
+    assert found.mechanism.cohort == 1

@@ -22,6 +22,7 @@ from randquant.privacy import (
     GaussianRelease,
     HiddenCohorts,
     LaplaceRelease,
+    ReleaseDefaults,
     Sampled,
     account,
 )
@@ -94,6 +95,21 @@ def test_plain_noise_beside_hidden_rounds_counts_in_full():
     absent = GaussianRelease(2.0, 650, 1, neighboring="zero_out")
     both = account([Sampled(plain, 0.01, 1000, absent=absent), plain], DELTA)
     assert cost(plain) < both.epsilon < cost(plain, repeated(plain, 10))
+
+
+class RenyiAlone(ReleaseDefaults):
+    """A release of one's own, that no Gaussian noise is known to dominate."""
+
+    trust, neighboring, rounds, releases, distance = "central", "replace_one", 1, 5, 0.0
+
+    def renyi(self, order):
+        return order / 2
+
+
+def test_what_no_noise_is_known_to_dominate_counts_beside_hidden_rounds():
+    plain = GaussianRelease(1.0, 650, 1)
+    hidden = Sampled(plain, 0.01, 1000, absent=GaussianRelease(2.0, 650, 1, neighboring="zero_out"))
+    assert cost(hidden, RenyiAlone()) >= cost(hidden, plain)
 
 
 def test_one_hidden_part_makes_the_whole_rest_on_hidden_cohorts():

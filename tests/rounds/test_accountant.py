@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 import randquant as rq
 from randquant.privacy import NEIGHBORINGS, account
-from randquant.rounds import Offer, RoundEvent, RunAccountant
+from randquant.rounds import Offer, RoundEvent, RunAccountant, ServerRun
 from randquant.statistics import SurveyMechanism, survey
 
 DELTA = 1e-5
@@ -93,6 +93,21 @@ def test_a_figure_says_that_several_kinds_of_offers_were_not_chosen_by_looking()
         accountant.compose(RoundEvent(offer, client))
         accountant.compose(RoundEvent(OFFERS[0], frozenset({2})))
         assert accountant.summary().endswith("whoever the other clients are" + expected)
+
+
+def test_no_new_number_is_asked_where_whoever_it_may_be_is_at_its_limit():
+    offer = OFFERS[0]
+    accountant = RunAccountant(DELTA, max_epsilon=cost(Counter({offer: 1})))
+    run = ServerRun(offer.mechanism, accountant, print)
+    accountant.compose(RoundEvent(offer, frozenset({1})))
+    assert run.eligible(offer, [1, 2]) == []
+
+
+def test_a_delta_is_one_at_which_epsilon_is_proven():
+    accountant = RunAccountant(DELTA)
+    accountant.compose(RoundEvent(OFFERS[0], frozenset({1})))
+    for epsilon in (accountant.get_epsilon(delta) for delta in (1e-9, DELTA, 0.1)):
+        assert accountant.get_epsilon(accountant.get_delta(epsilon)) <= epsilon
 
 
 def test_a_new_number_has_answered_each_offer_as_often_as_anybody_has():

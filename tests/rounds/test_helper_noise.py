@@ -333,15 +333,35 @@ def test_a_copied_helper_that_answers_two_sets_adds_two_noises(tmp_path):
     other = HelperSum(server.terms)
     other._seeds = {c: seed for c, seed in server._seeds.items() if c}
     answers = helper.answer(request), copy.answer(other.request(text))
-    masks_of = [
-        wire_total(server.terms, each, set_of) for each, set_of in zip(
-            answers, (request, other.request(text)), strict=True)
-    ]  # fmt: skip
-    # Exact masks would differ by the mask of client 0, and the server knows its masked codes.
-    own = server._running_sum.without([], masks_of[0]).astype(np.int64)
-    rest = server._running_sum.without([(0, server._vector(0))], masks_of[1]).astype(np.int64)
-    found = centred((own - rest) & 0xFFFF, 16) - centred(codes, 16)
+    found = alone(server, answers, (request, other.request(text))) - centred(codes, 16)
     assert is_of_variance(found, 2 * mechanism.plan(DIMENSION).noise.variance)
+
+
+def test_a_copied_helper_that_leaves_out_others_of_one_request_adds_two_noises(tmp_path):
+    """Client 0 is beyond the copy's limit: the same bytes are then answered for another set."""
+    mechanism, update = noisy(), np.full(DIMENSION, 0.5)
+    helper = helper_in(tmp_path / "helper", kept=True)
+    shutil.copytree(tmp_path / "helper", tmp_path / "copy")
+    copy = helper_in(tmp_path / "copy", HelperLimits(most_sums=1), kept=True)
+    before, _, text = sum_of(copy, mechanism, 1, 0, update, b"before")
+    copy.answer(before.request(text))
+    server, codes, _ = sum_of(helper, mechanism, 4, 0, update)
+    request = server.request(text)
+    answers = helper.answer(request), copy.answer(request)
+    found = alone(server, answers, (request, request)) - centred(codes, 16)
+    assert is_of_variance(found, 2 * mechanism.plan(DIMENSION).noise.variance)
+
+
+def alone(server, answers, requests):
+    """What a server computes of client 0 from an answer with it and one without it."""
+    with_it, rest = (
+        wire_total(server.terms, each, request)
+        for each, request in zip(answers, requests, strict=True)
+    )
+    # Exact masks would differ by the mask of client 0, and the server knows its masked codes.
+    own = server._running_sum.without([], with_it).astype(np.int64)
+    rest = server._running_sum.without([(0, server._vector(0))], rest).astype(np.int64)
+    return centred((own - rest) & 0xFFFF, 16)
 
 
 def wire_total(terms, answer, request):

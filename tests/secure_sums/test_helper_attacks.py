@@ -232,6 +232,15 @@ def test_the_servers_own_key_in_place_of_the_helpers():
                 masked_message(terms, 0, codes, b"no key")
 
 
+def test_an_identity_for_which_anybody_can_sign_vouches_for_no_key():
+    """The neutral point: its signature of zeros is valid for whatever key the server draws."""
+    neutral = (1).to_bytes(32, "little")
+    own = OpeningKey.generate("X25519", IDENTITY).key
+    key = type(own)("X25519", own.public, neutral + bytes(32))
+    with pytest.raises(ProtocolError, match="key signed by the helper that this client"):
+        masked_message(HelperTerms(b"s", key, 10, 2, 5, 8), 0, np.zeros(5, np.uint8), neutral)
+
+
 def test_a_key_of_a_weak_point_is_not_sealed_to():
     """Also a signed one: its shared secret would be known to everybody."""
     key = sealing.HelperKey(

@@ -149,6 +149,7 @@ def test_a_vector_is_of_one_client_once_whole_and_in_time():
 def test_too_few_confirmations_or_survivors_reveal_nothing():
     for wrong, word in (
         ({0, 1, 2, 3}, "5 clients or more"),
+        ([0, 1, 2, 3, 3], "5 clients or more"),  # one of them twice
         ({0, 1, 3, 4, 5}, "this client among"),
         ({0, 1, 2, 3, 99}, "Expected"),
     ):

@@ -11,6 +11,7 @@ from sum_rounds import terms_of
 
 from randquant.secure_sums import Losses, ProtocolError, SumServer
 from randquant.secure_sums.secagg import graphs
+from randquant.secure_sums.secagg.client import STEPS
 
 
 @pytest.mark.parametrize(("count", "threshold"), [(1, 1), (6, 4), (9, 0), (12, 12)])
@@ -68,6 +69,27 @@ def test_rings_fall_apart_no_more_often_than_stated(count, neighbours, colluders
     bound = graphs._split(count, colluders, neighbours, lost)
     assert 0 < total <= bound
     assert graphs._split(count, colluders, count - 1, lost) == 0
+
+
+@pytest.mark.parametrize(("clients", "neighbours", "colluders"), [(16, 4, 3), (14, 6, 4)])
+def test_some_client_is_exposed_no_more_often_than_stated(clients, neighbours, colluders):
+    """By all sets of colluders: any client of the ring, and not one that was named before."""
+    graph = Losses(step=0.0, colluders=colluders)._graph(clients, neighbours)
+    reach = neighbours // 2
+    near = [[(at + step) % clients for step in range(-reach, reach + 1) if step]
+            for at in range(clients)]  # fmt: skip
+    sets = list(itertools.combinations(range(clients), colluders))
+    exposed = sum(
+        any(len(friends.intersection(near[at])) >= graph.threshold
+            for at in range(clients) if at not in friends)
+        for friends in map(set, sets)
+    )  # fmt: skip
+    assert 0 < Fraction(exposed, len(sets)) <= graph.exposure < 1
+
+
+def test_the_steps_in_which_clients_are_lost_are_those_of_a_client():
+    assert STEPS[graphs.UPLOAD_STEPS - 1] == "mask"
+    assert STEPS[graphs.ALL_STEPS] == "done"
 
 
 @pytest.mark.parametrize(

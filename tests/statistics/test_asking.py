@@ -13,7 +13,8 @@ import randquant as rq
 from randquant.channels import Key
 from randquant.mechanisms import DiscreteLaplace
 from randquant.privacy import LaplaceRelease
-from randquant.statistics import read_frames, survey
+from randquant.statistics import Survey, read_frames, survey
+from randquant.statistics.asking import noisy_answers
 
 QUERIES = {
     "age": rq.Mean(18, 100),
@@ -180,6 +181,23 @@ def test_a_seed_gives_the_same_table_and_a_secret_key_another(trust):
     secret = [table(None) for _ in range(2)]
     assert str(secret[0]) != str(secret[1])
     assert not secret[0].guarantee.simulated
+
+
+def test_clients_draw_their_records_independently():
+    """Of 2000 clients with a 0 and a 1 each, half send the 1: within 6 deviations."""
+    clients = [{"won": [0.0, 1.0]}] * 2000
+    table = rq.statistics(clients, epsilon=60, queries={"won": rq.Mean(0, 1)}, seed=3)
+    assert abs(table["won"].estimate - 0.5) < 6 * 0.5 / math.sqrt(2000)
+
+
+def test_clients_round_independently(monkeypatch):
+    """Of 900 values halfway between two integers about half go up: their errors do not add up."""
+    monkeypatch.setattr(Survey, "share", lambda self, key: np.zeros(self.dimension, np.int64))
+    terms = survey({"x": rq.Mean(-1, 1)}, 8.0, 1e-6, "central", 900, 900, {})
+    step = 1 / terms.amplitudes["x"]
+    frames = [{"x": np.array([3.5 * step])}] * 900
+    found = noisy_answers(terms, frames, Key.from_seed(3))["x"].estimate
+    assert abs(found - 3.5 * step) < 6 * 0.5 * step / math.sqrt(900)
 
 
 def test_every_client_adds_noise_of_its_own(monkeypatch):

@@ -17,6 +17,7 @@ from randquant.statistics import (
     proportion,
     ratio,
 )
+from randquant.statistics.moments import NoisyMoments
 
 CHANCES = np.concatenate([np.geomspace(1e-4, 0.1, 60), np.linspace(0.1, 0.9, 81)])
 
@@ -51,6 +52,20 @@ def test_noise_in_how_many_values_there_are_widens_the_interval_of_their_mean(va
     assert mean.estimate == pytest.approx(value, abs=1e-3)
     assert mean.noise_error > 1.1 * 4 / present
     assert mean.among_records.width >= 2 * NORMAL_HALF_WIDTH * mean.noise_error
+
+
+@pytest.mark.parametrize("value", [-0.9, 0.2])
+def test_noise_in_how_many_values_there_are_moves_a_variance_as_is_stated(value):
+    """One more or less of 200 of deviation 0.1: squares are sent less a half of each."""
+
+    def variance(off):
+        sums = np.diag([200.0 + off, 200 * (value**2 + 0.01) + off / 2])
+        sums[0, 1] = sums[1, 0] = 200 * value
+        return NoisyMoments(sums, np.diag([1.0, 0.0]), NORMAL_HALF_WIDTH)
+
+    more, less = (variance(off).covariance_estimate(1, 1, 1.0).estimate for off in (1, -1))
+    stated = variance(0).covariance_estimate(1, 1, 1.0).noise_error
+    assert stated == pytest.approx(abs(more - less) / 2, rel=1e-3)
 
 
 @pytest.mark.parametrize("records", [3, 8, 20, 50, 200, 600])
