@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from decimal import Decimal, Overflow
 from fractions import Fraction
 from functools import lru_cache
+from statistics import NormalDist
 
 from .gaussian import delta_of
-from .intervals import DOWN, UP, Interval, density, exp, interval, largest, log, power, sqrt
+from .intervals import DOWN, UP, Interval, density, exp, interval, largest, log, power, sqrt, upper_tail
 
 SCALE = 224  # probabilities are whole numbers of 2^-SCALE, rounded down
 POINT = 128  # ratios are whole numbers of 2^-POINT
@@ -218,6 +219,28 @@ class TwoRows:
         return worst
 
     @lru_cache  # noqa: B019
+    def like_gaussian(self, rare: int) -> Interval:
+        """vector-sums.md, Propositions 17 and 22: c, of bits, but for tests likelier than 2^-rare.
+
+        A test "at most j" has errors A and 1 - B with the client at either end, whose difference
+        is that of the ends, p(j), against the least density of normal quantiles between.
+        """
+        if len(self.rows[0]) > 2:
+            raise ValueError("more than two codes, which no Gaussian noise is compared with")
+        worst, error = interval(0), self.clients << SCALE - KEPT + 2
+        for arrangement in self.arrangements:
+            one, total = arrangement.denominator, [0, 0]
+            sums = [sum(arrangement.low), sum(arrangement.high)]
+            for a, b in zip(arrangement.low, arrangement.high, strict=True):
+                total = [total[0] + a, total[1] + b]
+                least = min(*total, *(s - t for s, t in zip(sums, total, strict=True)))
+                y = Fraction(least, one << SCALE) - Fraction(error, 1 << SCALE)
+                if y > Fraction(1, 2**rare):
+                    gap = Fraction(abs(total[0] - total[1]) // one + error, 1 << SCALE)
+                    worst = largest(worst, gap / quantile_density(y))
+        return worst
+
+    @lru_cache  # noqa: B019
     def tilted(self, tilt: int) -> Interval:
         """The largest sum of s^6 Q (P/Q)^tilt, P and Q the two ends."""
         moments = self._moments(ENDS, range(6, 7), tilt)
@@ -258,6 +281,14 @@ class TwoRows:
         return largest(*bounds) / (order - 1)
 
 
+def quantile_density(y: Fraction) -> Interval:
+    """The least of the normal density at the quantiles of y and more, up to 1 - y; from below."""
+    z = Decimal(-NormalDist().inv_cdf(min(0.5, float(y)))) + Decimal("1e-9")
+    while upper_tail(z).high > y:
+        z += Decimal("1e-9")
+    return density(z)
+
+
 def _peak(slope: Interval, bend: Interval, end: Interval) -> Interval:
     """An upper bound of slope D - bend D^2 for 0 <= D <= end, bend >= 0."""
     highest = [(slope * end).high]
@@ -291,6 +322,13 @@ class Steps:
         by_length = ratio * sqrt(self.sent * self.square)
         every = self.sent * log(1 + ratio)
         return self.rounds * interval(min(by_length.high, every.high))
+
+    def squared_mu(self, delta: Decimal) -> tuple[Interval, Fraction]:
+        """vector-sums.md, Proposition 17: Gaussian noise like it, and what that misses of delta."""
+        count = self.sent * self.rounds
+        rare = math.ceil(math.log2(count / max(float(delta), 1e-15))) + 10
+        one = self.channel.like_gaussian(rare)
+        return one * one * self.square * self.rounds, Fraction(count, 2**rare)
 
     @property
     def largest_share(self) -> Interval:

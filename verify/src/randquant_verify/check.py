@@ -5,14 +5,15 @@ from __future__ import annotations
 import bisect
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Iterator
 from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
 from types import SimpleNamespace
 
 from .bits import Steps, TwoRows, delta_of_steps
-from .certificate_file import RefusedError, expect
+from .certificate_file import RefusedError, expect, hidden_of
+from .curves import Curve, Side, composed_delta, mixtures
 from .gaussian import (
     binomial_curvature,
     delta_of,
@@ -20,7 +21,7 @@ from .gaussian import (
     skellam_curvature,
     squared_mu_of_a_step,
 )
-from .intervals import Interval, exp, interval, largest, log, sqrt
+from .intervals import Interval, exp, interval, log, sqrt
 
 FLOAT_32 = Fraction(1, 2**20)  # vector.md, Proposition 16: what 32-bit floats move a mean
 
@@ -67,7 +68,7 @@ def grid_square(release: SimpleNamespace, claim: SimpleNamespace) -> Fraction:
     return min(Fraction(math.ceil((rounded * rounded).high)), Fraction(4 * grid.bound))
 
 
-def check_bound(release: SimpleNamespace, place: str) -> None:
+def check_bound(release: SimpleNamespace) -> None:
     """additive.md, Proposition 6: the largest squared norm that rounding may have."""
     grid, sent = release.grid, release.update.sent
     y = sent_norm(release.update) * grid.scale
@@ -76,7 +77,7 @@ def check_bound(release: SimpleNamespace, place: str) -> None:
     bound = interval(min(always.high, often.high))
     off = abs(interval(grid.bound) - bound).high
     right = off <= (bound / 2**40).high + 2
-    expect(right, f"{place}.grid.bound", math.floor(bound.high), grid.bound)
+    expect(right, "grid.bound", math.floor(bound.high), grid.bound)
 
 
 def record_distance(release: SimpleNamespace, claim: SimpleNamespace, pure: bool) -> Fraction:
@@ -115,148 +116,184 @@ class Account:
     """What all releases of one account reveal, as the bounds below take it.
 
     squared_mu: of Gaussian noise that dominates some; pure: the epsilon of others; steps: sums of
-    bits; tables: pairs of rows, and how often one is sent; drawn: the total variation between what
-    is sent and what is bounded. `claim` says where bounds are to be sharp.
+    bits; curves: others, by their hockey-stick divergences; drawn: the total variation between what
+    is sent and what is bounded; spent: sums of epsilons and deltas; counts_on: sentences.
     """
 
     def __init__(self, claim: SimpleNamespace) -> None:
         self.claim = claim
         self.squared_mu = self.pure = self.drawn = interval(0)
         self.steps: list[Steps] = []
-        self.tables: list[tuple[list[tuple], int]] = []
+        self.curves: list[Curve] = []
+        self.spent = (Fraction(0), Fraction(0))
+        self.counts_on: set[str] = set()
 
     def proves(self, epsilon: Fraction) -> bool:
         """Whether delta at this epsilon is at most the claim's.
 
-        accounting.md, Propositions 4 and 10: what is pure is taken off epsilon, and drawn noise
-        costs (1 + e^epsilon) times its distance from the law that is bounded.
+        accounting.md, Propositions 4, 9 and 10: what is pure or was spent is taken off epsilon, and
+        drawn noise costs (1 + e^epsilon) times its distance from the law that is bounded.
         """
-        rest, near = (e - Fraction(self.pure.high) for e in (epsilon, self.claim.epsilon))
-        left = interval(self.claim.delta)
-        if self.drawn.high:
-            left = left - (1 + exp(epsilon)) * self.drawn
-        if rest < 0 or left.low < 0:
+        epsilon, delta = epsilon - self.spent[0], self.claim.delta - self.spent[1]
+        rest = epsilon - Fraction(self.pure.high)
+        if rest < 0 or delta < 0:
             return False
-        if not self.tables:
-            if not self.steps:
-                return delta_of(self.squared_mu, rest).high <= left.low
-            if (
-                not self.squared_mu.high
-                and sum((s.pure for s in self.steps), interval(0)).high <= rest
-            ):
-                return True
-            if delta_of_steps(self.steps, self.squared_mu, rest, near) <= left.low:
-                return True
-        return self.delta_by_moments(rest, near) <= left.low
+        left = delta - (1 + exp(epsilon)) * self.drawn if self.drawn.high else interval(delta)
+        return left.low >= 0 and any(bound <= left.low for bound in self.deltas(rest, left.low))
+
+    def deltas(self, epsilon: Fraction, left: Decimal) -> Iterator[Decimal | Fraction]:
+        """Upper bounds of delta, the quicker ones first."""
+        near = max(epsilon, self.claim.epsilon - self.spent[0] - Fraction(self.pure.high))
+        if not self.curves and not self.squared_mu.high:
+            pure = sum((s.pure for s in self.steps), interval(0))
+            yield Decimal(0 if pure.high <= epsilon else 1)
+        squared_mu, off = self.squared_mu, Fraction(0)
+        for s in self.steps:
+            more, missed = s.squared_mu(left)
+            squared_mu, off = squared_mu + more, off + missed
+        if not self.curves:
+            yield Fraction(delta_of(squared_mu, epsilon).high) + off
+        elif left > 0:
+            beside = mixtures(sqrt(squared_mu), interval(0), Fraction(1))
+            curves = [*self.curves, *[Curve(beside, beside, 1)][: squared_mu.high > 0]]
+            orders = [curves, [curve.exchanged() for curve in curves]]
+            orders = orders[: 1 + any(curve.ahead != curve.back for curve in curves)]
+            room = Fraction(left) - off
+            if room > 0:
+                yield off + max(composed_delta(c, epsilon, near, room) for c in orders)
+        if self.steps and not self.curves:
+            yield delta_of_steps(self.steps, self.squared_mu, epsilon, near)
+            yield self.delta_by_moments(epsilon, near)
 
     def delta_by_moments(self, epsilon: Fraction, near: Fraction) -> Decimal:
-        """accounting.md, Propositions 1 and 2: Renyi divergences of an order, added up."""
+        """accounting.md, Propositions 1 and 2: Renyi divergences of an order, added up.
+
+        At whole orders beside the claim's, for which the bound of steps is.
+        """
+        order = 2 if self.claim.order == "inf" else max(2, min(400, math.floor(self.claim.order)))
         best = Decimal(1)
-        for order in self.orders(near):
-            divergence = self.divergence(order)
-            exponent = (order - 1) * (divergence - epsilon + log(1 - Fraction(1, order)))
+        for order in (order, order + 1):
+            total = interval(Fraction(order, 2)) * self.squared_mu
+            for s in self.steps:
+                total = total + s.channel.curvature(order, s.longest) * s.square * s.rounds
+            exponent = (order - 1) * (total - epsilon + log(1 - Fraction(1, order)))
             if exponent.high < 0:
                 best = min(best, (exp(exponent) / order).high)
         return best
 
-    @lru_cache  # noqa: B019
-    def divergence(self, order: Fraction) -> Interval:
-        total = order * self.squared_mu / 2
-        for s in self.steps:
-            total = total + s.channel.curvature(int(order), s.longest) * s.square * s.rounds
-        for pairs, count in self.tables:
-            total = total + count * largest(*(renyi(p, q, order) for p, q in pairs))
-        return total
-
-    def orders(self, near: Fraction) -> set[Fraction]:
-        """Orders about the claim's; whole ones of sums of bits (their bound is for these)."""
-        order = self.claim.order
-        if order == "inf":
-            energy = self.squared_mu + sum((s.energy for s in self.steps), interval(0))
-            order = near / Fraction(energy.high) + Fraction(1, 2) if energy.high else Fraction(2)
-        if self.steps:
-            low = max(2, min(400, math.floor(order)))
-            return {Fraction(low), Fraction(low + 1)}
-        return {1 + (order - 1) * Fraction(k, 8) for k in (6, 7, 8, 9, 10)}
-
-
-def renyi(p: tuple[int, ...], q: tuple[int, ...], order: Fraction) -> Interval:
-    """The Renyi divergence of two rows of whole weights of one sum."""
-    total = interval(0)
-    for a, b in zip(p, q, strict=True):
-        if a and not b:
-            raise ValueError("a code that one input never sends")
-        if a:
-            total = total + a * exp((order - 1) * log(Fraction(a, b)))
-    return log(total / sum(p)) / (order - 1)
-
 
 def compile_account(releases: list, claim: SimpleNamespace, place: str) -> Account:
     account = Account(claim)
-    kinds: dict[str, Callable] = {
-        "codes": add_codes,
-        "integer noise": add_integer_noise,
-        "gaussian noise": add_gaussian_noise,
-        "table": add_table,
-    }
     for k, release in enumerate(releases):
-        if release.rounds:
-            try:
-                kinds[release.kind](account, release, claim, f"{place}[{k}]")
-            except RefusedError:
-                raise
-            except (ArithmeticError, ValueError) as error:
-                raise RefusedError(f"{place}[{k}]: no bound is known here: {error}") from None
+        if not release.rounds:
+            continue
+        try:
+            add_release(account, release, claim)
+        except RefusedError as error:
+            raise RefusedError(f"{place}[{k}].{error}") from None
+        except (ValueError, ArithmeticError) as error:
+            raise RefusedError(f"{place}[{k}]: {error}, for which there is no bound here") from None
     return account
 
 
-def add_gaussian_noise(account, release, claim, place: str) -> None:
-    """accounting.md, Proposition 7, and gaussian.md, Proposition 1."""
-    whole = SimpleNamespace(unit="client", relation="replace_one")
-    deviation = distance(release, whole) * release.noise_multiplier
-    ratio = distance(release, claim) / deviation
-    account.squared_mu += ratio * ratio * release.rounds
+def add_release(account: Account, release: SimpleNamespace, claim: SimpleNamespace) -> None:
+    if release.kind == "spent":
+        same = (release.unit, release.relation) == (claim.unit, claim.relation)
+        expect(same, "unit and relation", f"{claim.unit}, {claim.relation}", "others were spent")
+        account.spent = (account.spent[0] + release.epsilon, account.spent[1] + release.delta)
+        spent = f"epsilon <= {float(release.epsilon):g} at delta = {float(release.delta):g}"
+        account.counts_on.add(f"{spent} spent before, which this file does not prove")
+        return
+    if release.kind in ("integer noise", "party noise"):
+        check_bound(release)
+    if release.kind == "party noise":
+        names = " and the ".join(release.parties)
+        account.counts_on.add(f"the {names} adding noise, and not colluding with one another")
+        if release.parties == ["helper"]:
+            account.counts_on.add("the helper never seeing a model, nor working with the server")
+    if hasattr(release, "noise"):
+        account.drawn += drawn_distance(release)
+    if hidden_of(release):
+        account.counts_on.add("nobody knowing who takes part")
+        account.curves.append(hidden_rounds(account, release, claim))
+    elif release.kind == "codes":
+        add_codes(account, release, claim)
+    elif release.kind == "table" and release.noise.law == "discrete-laplace":
+        size = record_distance(release, claim, True)
+        account.pure += interval(size * release.rounds / release.noise.scale)
+    else:
+        account.squared_mu += squared_mu(release, claim) * release.rounds
 
 
-def add_integer_noise(account, release, claim, place: str) -> None:
-    """gaussian.md, Proposition 4."""
-    check_bound(release, place)
-    add_noise(account, release, grid_square(release, claim), release.update.sent)
+def squared_mu(release: SimpleNamespace, claim: SimpleNamespace) -> Interval:
+    """The Gaussian noise that dominates one round, by its squared distance.
 
-
-def add_noise(account, release, square: Fraction, coordinates: int) -> None:
-    """additive.md, Proposition 5: and how far drawn noise is from its law."""
+    accounting.md, Proposition 7; gaussian.md, Propositions 1 and 4; statistics.md, Proposition 5.
+    """
+    if release.kind == "gaussian noise":
+        whole = SimpleNamespace(unit="client", relation="replace_one")
+        ratio = distance(release, claim) / (distance(release, whole) * release.noise_multiplier)
+        return ratio * ratio
+    if release.kind == "table":
+        square = record_distance(release, claim, False)
+    else:
+        square = grid_square(release, claim)
     noise = release.noise
     if noise.law == "binomial":
-        kappa, off = binomial_curvature(noise.trials * release.cohort)
-        account.drawn += off * coordinates * release.rounds
+        kappa, _ = binomial_curvature(noise.trials * release.cohort)
     elif noise.law == "skellam":
         kappa = skellam_curvature(noise.variance * release.cohort)
     else:
         kappa = discrete_gaussian_curvature(noise.variance, release.cohort)
-    account.squared_mu += squared_mu_of_a_step(kappa) * square * release.rounds
-    account.drawn += draws(release, coordinates)
+    return squared_mu_of_a_step(kappa) * square
 
 
-def draws(release: SimpleNamespace, coordinates: int) -> Fraction:
-    each = 2 if release.noise.law in ("skellam", "discrete-laplace") else 1
-    return Fraction(each * coordinates * release.rounds * release.cohort, 2**168)
-
-
-def add_table(account, release, claim, place: str) -> None:
-    """statistics.md, Propositions 1, 2 and 5."""
-    integers = 0
-    for block in release.blocks:
+def drawn_distance(release: SimpleNamespace) -> Interval:
+    """additive.md, Propositions 4 and 5: how far drawn noise is from the law that is bounded."""
+    law, coordinates = release.noise.law, 0
+    for block in release.blocks if release.kind == "table" else ():
         p = block.columns if block.encoding == "products" else 0
         cells = {"cells": 1, "tree": 0}.get(block.encoding)
-        integers += 2 * p + p * (p - 1) // 2 + 1 if p else block.cells + cells
-    pure = release.noise.law == "discrete-laplace"
-    size = record_distance(release, claim, pure)
-    if not pure:
-        add_noise(account, release, size, integers)
-        return
-    account.pure += interval(size * release.rounds / release.noise.scale)
-    account.drawn += draws(release, integers)
+        coordinates += 2 * p + p * (p - 1) // 2 + 1 if p else block.cells + cells
+    coordinates = coordinates or release.update.sent
+    drawing = len(release.parties) if release.kind == "party noise" else release.cohort
+    each = drawing * interval(Fraction(2 if law in ("skellam", "discrete-laplace") else 1, 2**168))
+    if law == "binomial":
+        each = each + binomial_curvature(release.noise.trials * release.cohort)[1]
+    return each * coordinates * release.rounds
+
+
+def hidden_rounds(account: Account, release: SimpleNamespace, claim: SimpleNamespace) -> Curve:
+    """sampling.md, Propositions 13 to 15 and 19: which pairs bound rounds that are drawn secretly.
+
+    far: the distance of the Gaussian noise that dominates a round under replace_one; near: the
+    same under zero_out.
+    """
+    if release.rounds > 10**6:
+        raise ValueError("more than a million rounds")
+    distances = []
+    for relation in ("replace_one", "zero_out"):
+        pair = SimpleNamespace(unit="client", relation=relation)
+        if release.kind == "codes":
+            steps = steps_of_codes(release, pair)
+            square, off = steps.squared_mu(Decimal(float(claim.delta)))
+            account.drawn += off
+            square = square / release.rounds
+        else:
+            square = squared_mu(release, pair)
+        distances.append(sqrt(square))
+    far, near = distances
+    zero, rate = interval(0), release.hidden.rate
+    poisson, gaussian = release.hidden.draw == "poisson", release.kind == "gaussian noise"
+    ahead = back = (far, zero)
+    if claim.relation == "zero_out" and poisson:
+        ahead, back = (near, zero), (zero, -near)
+    elif poisson and gaussian:
+        ahead = back = (near, -near)
+    elif claim.relation == "zero_out" and gaussian:
+        ahead, back = (2 * near, near), (near, zero)
+    first = mixtures(*ahead, rate)
+    return Curve(first, first if back is ahead else mixtures(*back, rate), release.rounds)
 
 
 @lru_cache(64)
@@ -264,7 +301,7 @@ def two_rows(low: tuple, high: tuple, denominator: int, clients: int) -> TwoRows
     return TwoRows([list(low), list(high)], denominator, clients)
 
 
-def add_codes(account, release, claim, place: str) -> None:
+def steps_of_codes(release: SimpleNamespace, claim: SimpleNamespace) -> Steps:
     """martingale.md, Proposition 2: a channel whose rows lie between two rows.
 
     Two codes, or no inputs but the ends. Displacements are counted in shares of the segment; the
@@ -273,13 +310,9 @@ def add_codes(account, release, claim, place: str) -> None:
     channel, update = release.channel, release.update
     inputs, rows = channel.inputs, sorted(channel.weights)
     if len(inputs) > 2 and len(rows[0]) > 2:
-        add_table_of_rows(account, release, claim)
-        return
+        raise ValueError("more than two rows of more than two codes, on updates clipped in norm")
     low, high = rows[0], rows[-1]
-    span = high[0] - low[0]
-    if low == high:
-        return
-    slope = Fraction(0)
+    span, slope = high[0] - low[0], Fraction(0)
     for (a, p), (b, q) in itertools.pairwise(zip(inputs, channel.weights, strict=True)):
         if p != q:
             if a == b:
@@ -297,18 +330,22 @@ def add_codes(account, release, claim, place: str) -> None:
         moved = (distance(release, claim) + rounding) * slope
         longest = interval(min(Fraction(1), Fraction(moved.high)))
         square = interval(min(Fraction((moved * moved).high), Fraction(update.sent)))
-    account.steps.append(Steps(steps, square, release.rounds, longest, update.sent))
+    return Steps(steps, square, release.rounds, longest, update.sent)
 
 
-def add_table_of_rows(account, release, claim) -> None:
-    """certificates.md, Proposition 1: the worst inputs are at vertices; coordinates.
+def add_codes(account: Account, release: SimpleNamespace, claim: SimpleNamespace) -> None:
+    """certificates.md, Proposition 1: by coordinates the worst inputs are at vertices.
 
     A sum with others' codes reveals no more than the code itself (data processing).
     """
     channel, update = release.channel, release.update
-    if update.clip == "norm":
-        raise ValueError("more than two rows of more than two codes, on updates clipped in norm")
     rows = [tuple(row) for row in channel.weights]
+    if len(set(rows)) == 1:
+        return
+    several = len(rows) > 2 and len(rows[0]) > 2
+    if update.clip == "norm" or (release.cohort > 1 and not several):
+        account.steps.append(steps_of_codes(release, claim))
+        return
     others = rows
     if claim.relation == "zero_out":  # accounting.md, Proposition 5
         k = bisect.bisect_right(channel.inputs, 0) - 1
@@ -318,9 +355,24 @@ def add_table_of_rows(account, release, claim) -> None:
         zero = tuple((2**32 - share) * a + share * b for a, b in pair)
         rows, others = [tuple(2**32 * w for w in row) for row in rows], [zero]
     pairs = {pair for p in rows for q in others for pair in ((p, q), (q, p)) if p != q}
-    if len(pairs) * len(rows[0]) > 200_000:
+    if len(pairs) * len(rows[0]) > 20_000:
         raise ValueError("too many pairs of rows")
-    account.tables.append((sorted(pairs), update.sent * release.rounds))
+    worst = largest_of_rows(sorted(pairs))
+    account.curves.append(Curve(worst, worst, update.sent * release.rounds))
+
+
+def largest_of_rows(pairs: list[tuple[tuple, tuple]]) -> Side:
+    """composition.md, Proposition 1: the largest hockey-stick divergence of pairs of rows."""
+    whole = sum(pairs[0][0]) << 64
+
+    def side(g: Interval) -> Interval:
+        ratio = math.floor(g.low * 2**64)
+        sums = (
+            sum(max(0, (a << 64) - ratio * b) for a, b in zip(p, q, strict=True)) for p, q in pairs
+        )
+        return interval(Fraction(max(sums), whole))
+
+    return side
 
 
 # Claims
