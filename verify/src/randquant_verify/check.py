@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 from .bits import Steps, TwoRows, delta_of_steps
 from .certificate_file import RefusedError, expect, hidden_of
-from .curves import Curve, Side, composed_delta, mixtures
+from .curves import Curve, Losses, composed, mixtures
 from .gaussian import (
     binomial_curvature,
     delta_of,
@@ -22,6 +22,7 @@ from .gaussian import (
     squared_mu_of_a_step,
 )
 from .intervals import Interval, exp, interval, log, sqrt
+from .rows import ManyRows, largest_of_rows
 
 FLOAT_32 = Fraction(1, 2**20)  # vector.md, Proposition 16: what 32-bit floats move a mean
 
@@ -116,7 +117,8 @@ class Account:
     """What all releases of one account reveal, as the bounds below take it.
 
     squared_mu: of Gaussian noise that dominates some; pure: the epsilon of others; steps: sums of
-    bits; curves: others, by their hockey-stick divergences; drawn: the total variation between what
+    bits; rows: other codes clipped in norm, with the squared distance of all rounds and the longest
+    of one coordinate; curves: more, by their hockey-stick divergences; drawn: the total variation between what
     is sent and what is bounded; spent: sums of epsilons and deltas; counts_on: sentences.
     """
 
@@ -125,6 +127,7 @@ class Account:
         self.squared_mu = self.pure = self.drawn = interval(0)
         self.steps: list[Steps] = []
         self.curves: list[Curve] = []
+        self.rows: list[tuple[ManyRows, Interval, Interval]] = []
         self.spent = (Fraction(0), Fraction(0))
         self.counts_on: set[str] = set()
 
@@ -143,29 +146,48 @@ class Account:
 
     def deltas(self, epsilon: Fraction, left: Decimal) -> Iterator[Decimal | Fraction]:
         """Upper bounds of delta, the quicker ones first."""
-        near = max(epsilon, self.claim.epsilon - self.spent[0] - Fraction(self.pure.high))
+        near = self.claim.epsilon - self.spent[0] - Fraction(self.pure.high)
+        if self.rows:
+            if not self.curves:
+                yield self.delta_by_moments(epsilon)
+            return
         if not self.curves and not self.squared_mu.high:
             pure = sum((s.pure for s in self.steps), interval(0))
             yield Decimal(0 if pure.high <= epsilon else 1)
-        squared_mu, off = self.squared_mu, Fraction(0)
-        for s in self.steps:
-            more, missed = s.squared_mu(left)
-            squared_mu, off = squared_mu + more, off + missed
-        if not self.curves:
-            yield Fraction(delta_of(squared_mu, epsilon).high) + off
-        elif left > 0:
-            beside = mixtures(sqrt(squared_mu), interval(0), Fraction(1))
-            curves = [*self.curves, *[Curve(beside, beside, 1)][: squared_mu.high > 0]]
-            orders = [curves, [curve.exchanged() for curve in curves]]
-            orders = orders[: 1 + any(curve.ahead != curve.back for curve in curves)]
-            room = Fraction(left) - off
-            if room > 0:
-                yield off + max(composed_delta(c, epsilon, near, room) for c in orders)
+        bits = all(len(s.channel.rows[0]) == 2 for s in self.steps)
+        like = [s.squared_mu(self.claim.delta) for s in self.steps] if bits else []
+        squared_mu = sum((mu for mu, _ in like), self.squared_mu)
+        missed = sum((off for _, off in like), Fraction(0))
+        if not self.curves and bits:
+            yield Fraction(delta_of(squared_mu, epsilon).high) + missed
+        if self.curves and bits and self.claim.delta and near > 0:
+            worse = Fraction(1)
+            for parts in (math.ceil(fine / near) for fine in (1000, 3000, 9000)):
+                better = max(
+                    losses.delta(epsilon, parts) for losses in self.losses(parts, squared_mu)
+                )
+                yield better + missed
+                # What a grid adds falls with the square of its step.
+                if better - (worse - better) / 4 > left:
+                    break
+                worse = better
         if self.steps and not self.curves:
             yield delta_of_steps(self.steps, self.squared_mu, epsilon, near)
-            yield self.delta_by_moments(epsilon, near)
+        if self.steps and not self.curves and all(s.channel.clients <= 64 for s in self.steps):
+            yield self.delta_by_moments(epsilon)
 
-    def delta_by_moments(self, epsilon: Fraction, near: Fraction) -> Decimal:
+    @lru_cache  # noqa: B019
+    def losses(self, parts: int, squared_mu: Interval) -> list[Losses]:
+        """Of all releases, with the worlds in either order if these differ."""
+        curves = list(self.curves)
+        if squared_mu.high:
+            beside = mixtures(sqrt(squared_mu), interval(0), Fraction(1))
+            curves.append(Curve(beside, beside, 1))
+        orders = [curves, [curve.exchanged() for curve in curves]]
+        orders = orders[: 1 + any(curve.ahead != curve.back for curve in curves)]
+        return [composed(order, parts, self.claim.delta - self.spent[1]) for order in orders]
+
+    def delta_by_moments(self, epsilon: Fraction) -> Decimal:
         """accounting.md, Propositions 1 and 2: Renyi divergences of an order, added up.
 
         At whole orders beside the claim's, for which the bound of steps is.
@@ -176,6 +198,8 @@ class Account:
             total = interval(Fraction(order, 2)) * self.squared_mu
             for s in self.steps:
                 total = total + s.channel.curvature(order, s.longest) * s.square * s.rounds
+            for channel, square, longest in self.rows:
+                total = total + channel.curvature(order, longest) * square
             exponent = (order - 1) * (total - epsilon + log(1 - Fraction(1, order)))
             if exponent.high < 0:
                 best = min(best, (exp(exponent) / order).high)
@@ -275,8 +299,10 @@ def hidden_rounds(account: Account, release: SimpleNamespace, claim: SimpleNames
     for relation in ("replace_one", "zero_out"):
         pair = SimpleNamespace(unit="client", relation=relation)
         if release.kind == "codes":
+            if len(release.channel.weights[0]) > 2 or release.update.clip != "norm":
+                raise ValueError("hidden codes that are not bits of updates clipped in norm")
             steps = steps_of_codes(release, pair)
-            square, off = steps.squared_mu(Decimal(float(claim.delta)))
+            square, off = steps.squared_mu(claim.delta)
             account.drawn += off
             square = square / release.rounds
         else:
@@ -297,20 +323,29 @@ def hidden_rounds(account: Account, release: SimpleNamespace, claim: SimpleNames
 
 
 @lru_cache(64)
+def many_rows(inputs: tuple, rows: tuple) -> ManyRows:
+    return ManyRows(list(inputs), [list(row) for row in rows])
+
+
+@lru_cache(64)
 def two_rows(low: tuple, high: tuple, denominator: int, clients: int) -> TwoRows:
     return TwoRows([list(low), list(high)], denominator, clients)
+
+
+def encoded_distance(release: SimpleNamespace, claim: SimpleNamespace) -> Interval:
+    """vector.md, Proposition 14: two vectors' distance where rows are mixed."""
+    widest = max(b - a for a, b in itertools.pairwise(release.channel.inputs))
+    rounding = Fraction(2**17 + 1, 2**49) * widest * sqrt(release.update.sent)
+    return distance(release, claim) + rounding
 
 
 def steps_of_codes(release: SimpleNamespace, claim: SimpleNamespace) -> Steps:
     """martingale.md, Proposition 2: a channel whose rows lie between two rows.
 
-    Two codes, or no inputs but the ends. Displacements are counted in shares of the segment; the
-    encoder's rounding moves a coordinate by a share of the widest gap (vector.md, Proposition 14).
+    Two codes, or no inputs but the ends. Displacements are counted in shares of the segment.
     """
     channel, update = release.channel, release.update
     inputs, rows = channel.inputs, sorted(channel.weights)
-    if len(inputs) > 2 and len(rows[0]) > 2:
-        raise ValueError("more than two rows of more than two codes, on updates clipped in norm")
     low, high = rows[0], rows[-1]
     span, slope = high[0] - low[0], Fraction(0)
     for (a, p), (b, q) in itertools.pairwise(zip(inputs, channel.weights, strict=True)):
@@ -325,9 +360,7 @@ def steps_of_codes(release: SimpleNamespace, claim: SimpleNamespace) -> Steps:
             longest = interval(min(Fraction(1), slope * inputs[-1]))
         square = longest * longest * update.sent
     else:
-        widest = max(b - a for a, b in itertools.pairwise(inputs))
-        rounding = Fraction(2**17 + 1, 2**49) * widest * sqrt(update.sent)
-        moved = (distance(release, claim) + rounding) * slope
+        moved = encoded_distance(release, claim) * slope
         longest = interval(min(Fraction(1), Fraction(moved.high)))
         square = interval(min(Fraction((moved * moved).high), Fraction(update.sent)))
     return Steps(steps, square, release.rounds, longest, update.sent)
@@ -343,6 +376,12 @@ def add_codes(account: Account, release: SimpleNamespace, claim: SimpleNamespace
     if len(set(rows)) == 1:
         return
     several = len(rows) > 2 and len(rows[0]) > 2
+    if update.clip == "norm" and several:
+        moved = encoded_distance(release, claim)
+        longest = min(interval(2 * channel.inputs[-1]), moved, key=lambda length: length.high)
+        channel = many_rows(tuple(channel.inputs), tuple(rows))
+        account.rows.append((channel, moved * moved * release.rounds, longest))
+        return
     if update.clip == "norm" or (release.cohort > 1 and not several):
         account.steps.append(steps_of_codes(release, claim))
         return
@@ -359,20 +398,6 @@ def add_codes(account: Account, release: SimpleNamespace, claim: SimpleNamespace
         raise ValueError("too many pairs of rows")
     worst = largest_of_rows(sorted(pairs))
     account.curves.append(Curve(worst, worst, update.sent * release.rounds))
-
-
-def largest_of_rows(pairs: list[tuple[tuple, tuple]]) -> Side:
-    """composition.md, Proposition 1: the largest hockey-stick divergence of pairs of rows."""
-    whole = sum(pairs[0][0]) << 64
-
-    def side(g: Interval) -> Interval:
-        ratio = math.floor(g.low * 2**64)
-        sums = (
-            sum(max(0, (a << 64) - ratio * b) for a, b in zip(p, q, strict=True)) for p, q in pairs
-        )
-        return interval(Fraction(max(sums), whole))
-
-    return side
 
 
 # Claims

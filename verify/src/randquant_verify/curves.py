@@ -1,6 +1,6 @@
 """Curves of hockey-stick divergences, put on a grid and composed in whole numbers.
 
-composition.md, Proposition 14: a curve's values at ratios G^k, G = 1 + 1/parts, joined by chords,
+verifier.md, Proposition 1: a curve's values at ratios G^k, G = 1 + 1/parts, joined by chords,
 are the curve of a pair of laws whose losses are k log G. Masses under the first law are whole
 numbers of 10^-PLACES, rounded up; what is left out counts as an infinite loss.
 """
@@ -93,7 +93,7 @@ class Losses(NamedTuple):
 
 
 def on_grid(curve: Curve, parts: int, spare: int) -> Losses:
-    """composition.md, Proposition 14."""
+    """verifier.md, Proposition 1."""
     step = log(1 + Fraction(1, parts))
 
     def height(k: int) -> int:
@@ -121,22 +121,20 @@ def on_grid(curve: Curve, parts: int, spare: int) -> Losses:
     return Losses(low, whole, -(-heights[-1] * UNIT // FINE)).trimmed(spare)
 
 
-def composed_delta(curves: list[Curve], epsilon: Fraction, near: Fraction, delta: Fraction) -> Fraction:
-    """An upper bound of delta at epsilon of all curves together; `near` says how fine to look."""
-    count = sum(curve.count for curve in curves)
-    parts = math.ceil(1500 * max(1, (count / 2000) ** 0.5) / max(near, Fraction(1, 10**6)))
-    spare = math.floor(delta * UNIT / (10**5 * count))
+def composed(curves: list[Curve], parts: int, delta: Fraction) -> Losses:
+    """All curves together; a millionth of delta may be left out."""
+    spare = math.floor(delta * UNIT / (10**6 * sum(curve.count for curve in curves)))
     total = Losses(0, [UNIT], 0)
     for curve in curves:
         total = total.beside(on_grid(curve, parts, spare).repeated(curve.count, spare), spare)
-    return total.delta(epsilon, parts)
+    return total
 
 
 def mixtures(m: Interval, n: Interval, rate: Fraction) -> Side:
     """sampling.md, Propositions 13 to 16: (1-q) N(0,1) + q N(m,1) against the same of n, m > n.
 
-    Their ratio rises beyond (m + n)/2, where it is 1: the best test is x > t, t where it is g. A
-    t that is too low costs the second law, one too high the first.
+    Their ratio r rises beyond (m + n)/2, where it is 1, so H_r(t) has the best test x > t. H_g is
+    at most that for any r(t) <= g; t is looked for in floating point.
     """
     middle = (m + n) / 2
     a, b, q = float(m.high), float(n.low), float(rate)
@@ -145,20 +143,18 @@ def mixtures(m: Interval, n: Interval, rate: Fraction) -> Side:
         first, second = (1 - rate + rate * exp(t * x - t * t / 2) for t in (m, n))
         return first / second
 
-    def tail(t: Interval, x: Interval) -> Interval:
-        return (1 - rate) * upper_tail(x) + rate * upper_tail(x - t)
-
     def side(g: Interval) -> Interval:
-        low, high, wanted = (a + b) / 2, 40 + 2 * a, float(g.high)
+        low, high, wanted = (a + b) / 2, 40 + 2 * a, float(g.low) * (1 - 1e-14)
         for _ in range(60):
             x = (low + high) / 2
             top, bottom = (1 - q + q * math.exp(min(700, t * x - t * t / 2)) for t in (a, b))
             low, high = (x, high) if top < wanted * bottom else (low, x)
-        x, near = Fraction(low), abs(Fraction(low)) / 2**40 + Fraction(1, 2**40)
-        before, after = interval(x - near), interval(x + near)
-        if not ratio(before).high <= g.low:
-            before = middle
-        found = tail(m, before)
-        return found - g * tail(n, after) if ratio(after).low >= g.high else found
+        x = interval(Fraction(low))
+        reached = ratio(x)
+        if x.low < middle.high or not reached.high <= g.low:
+            x, reached = middle, interval(1)
+        near, here = upper_tail(x - m), upper_tail(x)
+        far = here if n.low == n.high == 0 else upper_tail(x - n)
+        return rate * (near - reached * far) + (1 - rate) * (1 - reached) * here
 
     return side
