@@ -230,7 +230,9 @@ class TwoRows:
         A test "at most j" has errors A and 1 - B with the client at either end, whose difference
         is that of the ends, p(j), against the least density of normal quantiles between.
         """
-        worst, error = interval(0), self.clients << SCALE - KEPT + 2
+        worst = interval(0)
+        # Each outcome that is left out has less than 2^-KEPT in one of the laws.
+        error = self.clients * math.ceil((1 + self.ratio).high) << SCALE - KEPT + 2
         for arrangement in self.arrangements:
             one, total = arrangement.denominator, [0, 0]
             sums = [sum(arrangement.low), sum(arrangement.high)]
@@ -274,10 +276,13 @@ class TwoRows:
                     for term in reversed(terms):
                         total = total * (p - q) // parts + term
                     worst[abs(p - q)] = max(worst[abs(p - q)], total)
-        # Sums and quotients lost less than 2^(order + 1); errors of M_j are at most (order + 3) n m
-        # (1 + R)^2 R^(j - 1) 2^-94, and C(order, j) R^j add up to (1 + R)^order at most.
-        slack = Fraction((interval(self._slack(1, order)) / self.ratio).high) / 2**94
-        slack += Fraction(2 << order, 1 << SCALE)
+        # M_j is off by a unit and n m (j + 3)(1 + R)^2 R^(j - 1) 2^-94; times C(order, j) d^(j-2),
+        # d the longest way in the grid, that adds up to order^2 (1 + d)^order units, or with d R.
+        d = Fraction(min(parts, reach), parts)
+        size = self.clients * len(self.rows[0]) * (order + 3)
+        errors = self.ratio * power(1 + self.ratio, 2) * power(1 + d * self.ratio, order) / 2**94
+        errors = order**2 * (size * errors + power(interval(1 + d), order) / 2**SCALE)
+        slack = Fraction(errors.high)
         bounds = []
         for apart in range(min(parts, reach - 1)):
             s = Fraction(max(worst[apart : apart + 3]), 1 << SCALE) + slack
@@ -347,9 +352,10 @@ class Steps:
     def squared_mu(self, delta: Fraction) -> tuple[Interval, Fraction]:
         """verifier.md, Proposition 2: Gaussian noise like it, and what that misses of delta."""
         count = self.sent * self.rounds
-        rare = math.ceil(math.log2(count / max(float(delta), 1e-12))) + 36
+        rare = min(64, math.ceil(math.log2(count / max(float(delta), 1e-12))) + 36)
         one = self.channel.like_gaussian(rare)
-        return one * one * self.square * self.rounds, Fraction(count, 2**rare)
+        missed = Fraction(4 * count * math.ceil((1 + self.channel.ratio).high), 2**rare)
+        return one * one * self.square * self.rounds, missed
 
     @property
     def largest_share(self) -> Interval:

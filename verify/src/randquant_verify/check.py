@@ -118,8 +118,9 @@ class Account:
 
     squared_mu: of Gaussian noise that dominates some; pure: the epsilon of others; steps: sums of
     bits; rows: other codes clipped in norm, with the squared distance of all rounds and the longest
-    of one coordinate; curves: more, by their hockey-stick divergences; drawn: the total variation between what
-    is sent and what is bounded; spent: sums of epsilons and deltas; counts_on: sentences.
+    of one coordinate; curves: more, by their hockey-stick divergences; drawn: the total variation
+    between what is sent and what is bounded; spent: sums of epsilons and deltas; counts_on:
+    sentences; others: accounts of the same releases that bound them in another way.
     """
 
     def __init__(self, claim: SimpleNamespace) -> None:
@@ -130,8 +131,12 @@ class Account:
         self.rows: list[tuple[ManyRows, Interval, Interval]] = []
         self.spent = (Fraction(0), Fraction(0))
         self.counts_on: set[str] = set()
+        self.others: list[Account] = []
 
     def proves(self, epsilon: Fraction) -> bool:
+        return any(account.proves_itself(epsilon) for account in (*self.others, self))
+
+    def proves_itself(self, epsilon: Fraction) -> bool:
         """Whether delta at this epsilon is at most the claim's.
 
         accounting.md, Propositions 4, 9 and 10: what is pure or was spent is taken off epsilon, and
@@ -161,14 +166,13 @@ class Account:
         if not self.curves and bits:
             yield Fraction(delta_of(squared_mu, epsilon).high) + missed
         if self.curves and bits and self.claim.delta and near > 0:
-            worse = Fraction(1)
-            for parts in (math.ceil(fine / near) for fine in (1000, 3000, 9000)):
-                better = max(
-                    losses.delta(epsilon, parts) for losses in self.losses(parts, squared_mu)
-                )
+            worse = None
+            for parts in (math.ceil(fine / near) for fine in (400, 2000, 10000)):
+                laws = self.losses(parts, squared_mu)
+                better = max(law.delta(epsilon, parts) for law in laws)
                 yield better + missed
-                # What a grid adds falls with the square of its step.
-                if better - (worse - better) / 4 > left:
+                # What a grid adds falls with the square of its step; none is tried without hope.
+                if better > 3 * left or (worse and better - (worse - better) / 8 > left):
                     break
                 worse = better
         if self.steps and not self.curves:
@@ -192,9 +196,12 @@ class Account:
 
         At whole orders beside the claim's, for which the bound of steps is.
         """
-        order = 2 if self.claim.order == "inf" else max(2, min(400, math.floor(self.claim.order)))
-        best = Decimal(1)
-        for order in (order, order + 1):
+        order = self.claim.order
+        if order == "inf":  # where it would be for Gaussian noise
+            energy = self.squared_mu + sum((s.energy for s in self.steps), interval(1) / 10**9)
+            order = 1 + math.sqrt(-2 * math.log(self.claim.delta or 1e-300) / float(energy.high))
+        near, best = max(2, min(400, math.floor(order))), Decimal(1)
+        for order in (near, near + 1):
             total = interval(Fraction(order, 2)) * self.squared_mu
             for s in self.steps:
                 total = total + s.channel.curvature(order, s.longest) * s.square * s.rounds
@@ -207,12 +214,22 @@ class Account:
 
 
 def compile_account(releases: list, claim: SimpleNamespace, place: str) -> Account:
+    """The account; of hidden rounds also as if they were not, and with their pure epsilon."""
+    hidden = any(hidden_of(release) and release.rounds for release in releases)
+    account, *account.others = (
+        added_up(releases, claim, place, way)
+        for way in (("curve", "seen", "pure") if hidden else ("curve",))
+    )
+    return account
+
+
+def added_up(releases: list, claim: SimpleNamespace, place: str, way: str) -> Account:
     account = Account(claim)
     for k, release in enumerate(releases):
         if not release.rounds:
             continue
         try:
-            add_release(account, release, claim)
+            add_release(account, release, claim, way)
         except RefusedError as error:
             raise RefusedError(f"{place}[{k}].{error}") from None
         except (ValueError, ArithmeticError) as error:
@@ -220,7 +237,8 @@ def compile_account(releases: list, claim: SimpleNamespace, place: str) -> Accou
     return account
 
 
-def add_release(account: Account, release: SimpleNamespace, claim: SimpleNamespace) -> None:
+def add_release(account, release: SimpleNamespace, claim: SimpleNamespace, way: str) -> None:
+    """What a release adds; hidden rounds by their curve, as if they were seen, or pure."""
     if release.kind == "spent":
         same = (release.unit, release.relation) == (claim.unit, claim.relation)
         expect(same, "unit and relation", f"{claim.unit}, {claim.relation}", "others were spent")
@@ -237,9 +255,12 @@ def add_release(account: Account, release: SimpleNamespace, claim: SimpleNamespa
             account.counts_on.add("the helper never seeing a model, nor working with the server")
     if hasattr(release, "noise"):
         account.drawn += drawn_distance(release)
-    if hidden_of(release):
+    if hidden_of(release) and way != "seen":
         account.counts_on.add("nobody knowing who takes part")
-        account.curves.append(hidden_rounds(account, release, claim))
+        if way == "curve":
+            account.curves.append(hidden_rounds(account, release, claim))
+        else:
+            account.pure += hidden_pure(release)
     elif release.kind == "codes":
         add_codes(account, release, claim)
     elif release.kind == "table" and release.noise.law == "discrete-laplace":
@@ -285,6 +306,15 @@ def drawn_distance(release: SimpleNamespace) -> Interval:
     if law == "binomial":
         each = each + binomial_curvature(release.noise.trials * release.cohort)[1]
     return each * coordinates * release.rounds
+
+
+def hidden_pure(release: SimpleNamespace) -> Interval:
+    """sampling.md, Proposition 10, order infinity: of any two of the three laws of a round."""
+    if release.kind != "codes":
+        return interval(10**10)
+    pair = SimpleNamespace(unit="client", relation="replace_one")
+    once, rate = steps_of_codes(release, pair).pure / release.rounds, release.hidden.rate
+    return release.rounds * log(1 - rate + rate * exp(once))
 
 
 def hidden_rounds(account: Account, release: SimpleNamespace, claim: SimpleNamespace) -> Curve:

@@ -7,6 +7,7 @@ numbers of 10^-PLACES, rounded up; what is left out counts as an infinite loss.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from decimal import Decimal, localcontext
@@ -27,10 +28,10 @@ class Curve(NamedTuple):
 
     ahead: Side
     back: Side
-    count: int
+    repeats: int
 
     def exchanged(self) -> Curve:
-        return Curve(self.back, self.ahead, self.count)
+        return Curve(self.back, self.ahead, self.repeats)
 
 
 def products(a: list[int], b: list[int], most: int) -> list[int]:
@@ -114,19 +115,19 @@ def on_grid(curve: Curve, parts: int, spare: int) -> Losses:
 
     low, high = -reach(-1), reach(1)
     heights = [height(k) for k in range(low, high + 1)]
-    rises = [b - a for a, b in zip(heights, heights[1:], strict=False)] + [0]
+    rises = [b - a for a, b in itertools.pairwise(heights)] + [0]
     masses = [parts * rises[0] + FINE - heights[0]]
-    masses += [parts * b - (parts + 1) * a for a, b in zip(rises, rises[1:], strict=False)]
+    masses += [parts * b - (parts + 1) * a for a, b in itertools.pairwise(rises)]
     whole = [max(0, -(-mass * UNIT // FINE)) for mass in masses]
     return Losses(low, whole, -(-heights[-1] * UNIT // FINE)).trimmed(spare)
 
 
 def composed(curves: list[Curve], parts: int, delta: Fraction) -> Losses:
     """All curves together; a millionth of delta may be left out."""
-    spare = math.floor(delta * UNIT / (10**6 * sum(curve.count for curve in curves)))
+    spare = math.floor(delta * UNIT / (10**6 * sum(curve.repeats for curve in curves)))
     total = Losses(0, [UNIT], 0)
     for curve in curves:
-        total = total.beside(on_grid(curve, parts, spare).repeated(curve.count, spare), spare)
+        total = total.beside(on_grid(curve, parts, spare).repeated(curve.repeats, spare), spare)
     return total
 
 
