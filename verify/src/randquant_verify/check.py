@@ -118,9 +118,9 @@ class Account:
 
     squared_mu: of Gaussian noise that dominates some; pure: the epsilon of others; steps: sums of
     bits; rows: other codes clipped in norm, with the squared distance of all rounds and the longest
-    of one coordinate; curves: more, by their hockey-stick divergences; drawn: the total variation
-    between what is sent and what is bounded; spent: sums of epsilons and deltas; counts_on:
-    sentences; others: accounts of the same releases that bound them in another way.
+    of one coordinate, and how many are sent; curves: more, by their hockey-stick divergences;
+    drawn: the total variation between what is sent and what is bounded; spent: sums of epsilons and
+    deltas; counts_on: sentences; others: accounts of the same releases, bounded in another way.
     """
 
     def __init__(self, claim: SimpleNamespace) -> None:
@@ -128,7 +128,7 @@ class Account:
         self.squared_mu = self.pure = self.drawn = interval(0)
         self.steps: list[Steps] = []
         self.curves: list[Curve] = []
-        self.rows: list[tuple[ManyRows, Interval, Interval]] = []
+        self.rows: list[tuple[ManyRows, Interval, Interval, int]] = []
         self.spent = (Fraction(0), Fraction(0))
         self.counts_on: set[str] = set()
         self.others: list[Account] = []
@@ -153,6 +153,9 @@ class Account:
         """Upper bounds of delta, the quicker ones first."""
         near = self.claim.epsilon - self.spent[0] - Fraction(self.pure.high)
         if self.rows:
+            if not (self.curves or self.steps or self.squared_mu.high):
+                pure = sum((channel.pure * n for channel, _, _, n in self.rows), interval(0))
+                yield Decimal(0 if pure.high <= epsilon else 1)
             if not self.curves:
                 yield self.delta_by_moments(epsilon)
             return
@@ -205,7 +208,7 @@ class Account:
             total = interval(Fraction(order, 2)) * self.squared_mu
             for s in self.steps:
                 total = total + s.channel.curvature(order, s.longest) * s.square * s.rounds
-            for channel, square, longest in self.rows:
+            for channel, square, longest, _ in self.rows:
                 total = total + channel.curvature(order, longest) * square
             exponent = (order - 1) * (total - epsilon + log(1 - Fraction(1, order)))
             if exponent.high < 0:
@@ -410,7 +413,8 @@ def add_codes(account: Account, release: SimpleNamespace, claim: SimpleNamespace
         moved = encoded_distance(release, claim)
         longest = min(interval(2 * channel.inputs[-1]), moved, key=lambda length: length.high)
         channel = many_rows(tuple(channel.inputs), tuple(rows))
-        account.rows.append((channel, moved * moved * release.rounds, longest))
+        square, count = moved * moved * release.rounds, update.sent * release.rounds
+        account.rows.append((channel, square, longest, count))
         return
     if update.clip == "norm" or (release.cohort > 1 and not several):
         account.steps.append(steps_of_codes(release, claim))

@@ -48,6 +48,8 @@ class ManyRows:
         if len(set(inputs)) < len(inputs):
             raise ValueError("a jump")
         rows = list(zip(*used, strict=True))
+        #: The pure epsilon of one code (certificates.md, Proposition 1, at order infinity).
+        self.pure = log(max(Fraction(max(column), min(column)) for column in used))
         #: Inputs, PARTS to a cell, and what they send in units of 1/whole.
         self.whole, self.points = PARTS * sum(rows[0]), [(inputs[0], [PARTS * w for w in rows[0]])]
         for (x, p), (y, q) in itertools.pairwise(zip(inputs, rows, strict=True)):
