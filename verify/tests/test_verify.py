@@ -556,7 +556,7 @@ def proven(data):
     ("make", "terms", "epsilon"),
     [
         (certificates.hidden_gaussian, {"rate": 0.5}, 3.8),
-        (certificates.hidden_party, {}, 0.452),
+        (certificates.hidden_party, {"rate": 0.5}, 2.0),
     ],
 )
 def test_no_tampered_hidden_cohort_is_proven(make, terms, epsilon):
