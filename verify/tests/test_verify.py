@@ -599,7 +599,7 @@ def test_what_was_spent_counts_for_its_own_unit_and_relation_alone():
 def test_the_command_says_on_whom_a_figure_counts(tmp_path, capsys):
     path = tmp_path / "c.json"
     for data, sentence in [
-        (certificates.party(parties=("helper",)), "the helper never seeing a model"),
+        (certificates.party(parties=("helper",)), "the helper adding noise, never seeing a model"),
         (certificates.party(), "the helper and the server adding noise"),
         (certificates.spent(4.91), "epsilon <= 0.5 at delta = 1e-06 spent before"),
         (certificates.hidden_party(1, rounds=2), "nobody knowing who takes part"),

@@ -252,10 +252,9 @@ def add_release(account, release: SimpleNamespace, claim: SimpleNamespace, way: 
     if release.kind in ("integer noise", "party noise"):
         check_bound(release)
     if release.kind == "party noise":
-        names = " and the ".join(release.parties)
-        account.counts_on.add(f"the {names} adding noise, and not colluding with one another")
-        if release.parties == ["helper"]:
-            account.counts_on.add("the helper never seeing a model, nor working with the server")
+        both = "the helper and the server adding noise, and not colluding with one another"
+        one = "the helper adding noise, never seeing a model, and not colluding with the server"
+        account.counts_on.add(both if "server" in release.parties else one)
     if hasattr(release, "noise"):
         account.drawn += drawn_distance(release)
     if hidden_of(release) and way != "seen":
