@@ -91,3 +91,45 @@ def table(epsilon, law="discrete-laplace", unit="example", **parameter):
     noise = {"law": law, **{k: float(v).hex() for k, v in parameter.items()}}
     sent = release("table", 1, 5, noise=noise, most=3, blocks=blocks)
     return certificate([sent], [claim(epsilon, 1e-9, unit)])
+
+
+GRID = {"scale": (44.80458500275844).hex(), "bound": 2072}
+
+
+def party(epsilon=4.98334, unit="client", parties=("helper", "server")):
+    """The format's worked example of noise of the parties."""
+    noise = {"law": "discrete-gaussian", "variance": (33152.0).hex()}
+    fields = {"grid": dict(GRID), "noise": noise, "parties": list(parties)}
+    sent = release("party noise", 5, update=norm(1, 50), examples=50, **fields)
+    return certificate([sent], [claim(epsilon, unit=unit)])
+
+
+def hidden(draw="poisson", rate=0.1):
+    return {"hidden": {"draw": draw, "rate": float(rate).hex()}}
+
+
+def hidden_gaussian(epsilon=4.3682, relation="replace_one", rounds=100, **terms):
+    fields = {"noise_multiplier": (1.0).hex(), **hidden(**terms)}
+    sent = release("gaussian noise", rounds, update=norm(rotate=False), **fields)
+    return certificate([sent], [claim(epsilon, relation=relation)], "central")
+
+
+def hidden_party(epsilon, relation="replace_one", rounds=3, **terms):
+    noise = {"law": "discrete-gaussian", "variance": (33152.0).hex()}
+    fields = {"grid": dict(GRID), "noise": noise, "parties": ["helper"], **hidden(**terms)}
+    sent = release("party noise", rounds, update=norm(1, 50), **fields)
+    return certificate([sent], [claim(epsilon, relation=relation)], "model")
+
+
+def hidden_bits(epsilon, rounds=3, **terms):
+    fields = {"channel": one_bit(0.125, 1, 4), **hidden(**terms)}
+    sent = release("codes", rounds, 20, norm(0.5, 50), **fields)
+    return certificate([sent], [claim(epsilon)], "model")
+
+
+def spent(epsilon, before=0.5, delta=1e-6, unit="client", relation="replace_one"):
+    """The first worked example after something was spent."""
+    terms = {"unit": unit, "relation": relation}
+    sent = gaussian()["accounts"][0]
+    sent += [release("spent", epsilon=float(before).hex(), delta=float(delta).hex(), **terms)]
+    return certificate(sent, [claim(epsilon)], "central")

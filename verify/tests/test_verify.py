@@ -4,13 +4,15 @@ import itertools
 import json
 import math
 import random
+from decimal import Decimal
 from fractions import Fraction
+from statistics import NormalDist
 from types import SimpleNamespace
 
 import pytest
 import sample_files as certificates
 
-from randquant_verify import bits, check, gaussian, intervals
+from randquant_verify import bits, certificate_file, check, curves, gaussian, intervals, rows
 from randquant_verify.__main__ import main
 from randquant_verify.certificate_file import RefusedError, read_certificate
 
@@ -163,12 +165,150 @@ def test_binomial_noise_is_bounded_by_a_law_near_it():
     assert gaussian.delta_of(squared_mu, Fraction(158, 100)).high < 1e-5
 
 
-def test_a_table_of_rows_has_its_renyi_divergence():
-    found = check.renyi((1, 3, 4), (2, 2, 4), Fraction(3))
-    exact = Fraction(1, 8) / 4 + Fraction(27, 8) / 4 + Fraction(4, 8)
-    assert float(found.low) == pytest.approx(math.log(exact) / 2, rel=1e-12)
+# Curves and rows
+
+
+def test_a_curve_on_a_grid_composes_to_a_little_more_than_the_truth():
+    """verifier.md, Proposition 1: against the exact composition of two rows, and Gaussian noise."""
+    p, q = (5, 2, 1), (2, 2, 4)
+    worst = rows.largest_of_rows([(p, q), (q, p)])
+    back = rows.largest_of_rows([(q, p)])
+    assert worst(intervals.interval(2)).high == Fraction(1, 4)
+    for ahead, other, first in ((worst, worst, None), (rows.largest_of_rows([(p, q)]), back, p)):
+        total = curves.composed([curves.Curve(ahead, other, 6)], 1000, Fraction(1, 10**6))
+        for epsilon in (0.5, 2.0, 4.0):
+            found = float(total.delta(Fraction(epsilon), 1000))
+            exact = exactly_composed(p, q, 6, epsilon)
+            assert exact * (1 - 1e-9) <= found
+            assert first is None or found <= exact * (1 + 1e-4)
+    one = intervals.interval(Fraction(1, 4))
+    side = curves.mixtures(one, intervals.interval(0), Fraction(1))
+    total = curves.composed([curves.Curve(side, side, 16)], 1000, Fraction(1, 10**6))
+    exact = gaussian.delta_of(1, Fraction(4)).high
+    assert exact <= total.delta(Fraction(4), 1000) <= exact * Decimal("1.001")
+
+
+def exactly_composed(p, q, count, epsilon):
+    total = 0.0
+    for codes in itertools.product(range(len(p)), repeat=count):
+        a, b = (math.prod(law[code] / sum(law) for code in codes) for law in (p, q))
+        total += max(0.0, a - math.exp(epsilon) * b)
+    return total
+
+
+def test_products_of_laws_are_those_of_polynomials():
+    assert curves.products([1, 20, 3], [7, 999], 999) == [7, 1139, 20001, 2997]
+    law = curves.Losses(-1, [3, 10**40, 5, 2], 7)
+    trimmed = law.trimmed(4)
+    assert (trimmed.first, trimmed.masses, trimmed.infinite) == (0, [10**40, 5], 12)
+
+
+def world(q, x, points):
+    normal = NormalDist()
+    return [(1 - q) * normal.pdf(t) + q * normal.pdf(t - x) for t in points]
+
+
+@pytest.mark.parametrize("pair", [(0.5, 0.0), (0.0, -0.5), (0.5, -0.5), (1.0, 0.5)])
+def test_two_mixtures_have_their_hockey_stick_divergence(pair):
+    points = [k / 500 for k in range(-5000, 5500)]
+    side = curves.mixtures(*(intervals.interval(Fraction(x)) for x in pair), Fraction(1, 5))
+    first, second = (world(0.2, x, points) for x in pair)
+    for g in (1.0, 1.05, 1.2, 2.0):
+        found = side(intervals.interval(Fraction(g)))
+        near = sum(max(0, a - g * b) for a, b in zip(first, second, strict=True)) / 500
+        assert float(found.high) == pytest.approx(near, rel=1e-4, abs=1e-12)
+        assert found.high - found.low < Decimal("1e-10")
+
+
+@pytest.mark.parametrize("draw", ["poisson", "fixed"])
+@pytest.mark.parametrize("relation", ["replace_one", "zero_out"])
+@pytest.mark.parametrize("kind", ["gaussian noise", "party noise"])
+def test_no_worlds_of_a_hidden_round_are_farther_apart_than_its_curve(draw, relation, kind):
+    """The three laws of sampling.md, Proposition 1, for all integers that a client may send."""
+    make = certificates.hidden_party if kind == "party noise" else certificates.hidden_gaussian
+    data = make(1, relation, draw=draw, rate=0.3)
+    (sent,) = data["accounts"][0]
+    most, deviation = 6, 6.0
+    if kind == "party noise":
+        sent["grid"]["bound"], sent["noise"]["variance"] = most**2, (deviation**2).hex()
+    else:  # the noise is as large as the threshold
+        sent["noise_multiplier"] = (0.5).hex()
+    release = certificate_file.RELEASE(sent, "release")
+    account = check.Account(SimpleNamespace(relation=relation, unit="client", delta=1e-5))
+    curve = check.hidden_rounds(account, release, claim("client", relation))
+    points = range(-60, 61)
+    if kind == "gaussian noise":
+        points = [k / 16 for k in range(-60 * 16, 60 * 16 + 1)]
+
+    def law(x):
+        masses = [math.exp(-((t - x) ** 2) / (2 * deviation**2)) for t in points]
+        return [mass / sum(masses) for mass in masses]
+
+    laws = {x: law(x) for x in (-most, -most // 2, 0, most // 2, most)}
+    tried = 0
+    for client, other, absent in itertools.product(laws, repeat=3):
+        # A Poisson round without the client has its zeros; a fixed one has a stand-in's update.
+        if (relation == "zero_out" and other) or (draw == "poisson" and absent):
+            continue
+        first, second = (
+            [0.7 * a + 0.3 * b for a, b in zip(laws[absent], laws[x], strict=True)]
+            for x in (client, other)
+        )
+        for g in (1.0, 1.02, 1.1, 1.4):
+            tried += 1
+            for side, pair in ((curve.ahead, (first, second)), (curve.back, (second, first))):
+                truth = sum(max(0, a - g * b) for a, b in zip(*pair, strict=True))
+                assert truth <= float(side(intervals.interval(Fraction(g))).high) + 1e-6
+    assert tried > 15
+
+
+def test_sums_of_bits_are_dominated_by_gaussian_noise():
+    """verifier.md, Proposition 2: every arrangement, ends and middle, both orders; and attained."""
+    channel = bits.TwoRows([[11, 5], [5, 11]], 16, 8)
+    step, quantile = channel.like_gaussian(60), NormalDist().inv_cdf
+    assert channel.like_gaussian(6).high <= step.high
+    closest = 0.0
+    for arrangement, k in itertools.product(channel.arrangements, (0, 16, 31)):
+        one = arrangement.denominator << bits.SCALE
+        low, high = ([mass / one for mass in law] for law in (arrangement.low, arrangement.high))
+        p, q = (
+            [a + x * (b - a) for a, b in zip(low, high, strict=True)]
+            for x in (k / 32, (k + 1) / 32)
+        )
+        for pair, epsilon in itertools.product(((p, q), (q, p)), (0.0, 0.01, 0.05, 0.1)):
+            bound = gaussian.delta_of(step * step / 32**2, Fraction(epsilon))
+            assert hockey_stick(*pair, epsilon) <= float(bound.high)
+        for a, b in itertools.islice(zip(*map(itertools.accumulate, (p, q)), strict=True), 8):
+            apart = abs(quantile(a) - quantile(b)) * 32 / float(step.high)
+            assert apart <= 1 + 1e-9
+            closest = max(closest, apart)
+    assert closest > 0.98
+
+
+def test_rows_between_inputs_are_bounded_closely():
+    """vector.md, Proposition 3: no two inputs have a larger divergence by squared distance."""
+    inputs = [Fraction(-1), Fraction(-1, 3), Fraction(1, 3), Fraction(1)]
+    weights = [[9, 4, 2, 1], [4, 7, 3, 2], [2, 3, 7, 4], [1, 2, 4, 9]]
+    channel = rows.ManyRows(inputs, weights)
+
+    def row(x):
+        k = min(2, int((x + 1) * 1.5))
+        t = (x - float(inputs[k])) * 1.5
+        return [((1 - t) * a + t * b) / 16 for a, b in zip(weights[k], weights[k + 1], strict=True)]
+
+    grid = [k / 12 for k in range(-12, 13)]
+    for order in (2, 5):
+        for longest in (2.0, 0.5):
+            found = float(channel.curvature(order, intervals.interval(Fraction(longest))).high)
+            worst = 0.0
+            for x, y in itertools.permutations(grid, 2):
+                if abs(x - y) <= longest:
+                    pairs = zip(row(x), row(y), strict=True)
+                    moment = sum(a**order * b ** (1 - order) for a, b in pairs)
+                    worst = max(worst, math.log(moment) / (order - 1) / (x - y) ** 2)
+            assert worst <= found <= 1.25 * worst
     with pytest.raises(ValueError, match="never sends"):
-        check.renyi((1, 1), (2, 0), Fraction(2))
+        rows.ManyRows(inputs[:2], [[1, 1], [2, 0]])
 
 
 # Distances
@@ -333,9 +473,15 @@ def changed(data, path, value):
     return data
 
 
-def weaker(name, value):
+def weaker(path, value):
     """Other values of a field, each of which makes the claim false or the file inconsistent."""
-    down = [0.97, 0.9, 0.75, 0.5, 0.1]
+    name, down = path[-1], [0.97, 0.9, 0.75, 0.5, 0.1]
+    if name == "delta" and path[0] == "accounts":
+        return [(float.fromhex(value) * factor).hex() for factor in (2, 5, 9, 99)]
+    if name == "rate" or (name == "epsilon" and path[0] == "accounts"):
+        return [min(1.0, float.fromhex(value) / factor).hex() for factor in down]
+    if isinstance(name, int) and path[-2] == "parties":
+        return ["server", "helper", value + "s", None]
     if name in ("epsilon", "noise_multiplier", "variance", "scale"):
         return [(float.fromhex(value) * factor).hex() for factor in down]
     if name == "delta":
@@ -350,7 +496,18 @@ def weaker(name, value):
         return [value - 3, value + 3, value * 2, value // 2, -1]
     if name in ("dimension", "sent"):
         return [value * 2, value * 3, 0]
-    if name in ("kind", "law", "encoding", "clip", "trust", "format", "digest", "unit", "relation"):
+    if name in (
+        "kind",
+        "law",
+        "encoding",
+        "clip",
+        "trust",
+        "format",
+        "digest",
+        "unit",
+        "relation",
+        "draw",
+    ):
         return [value + "s", "", None, 1]
     return []
 
@@ -372,19 +529,81 @@ def test_no_tampered_certificate_is_proven():
         (certificates.table(0.7057, "skellam", variance=1e8), {"examples", "most", "scale"}),
         (certificates.table(0.7057, "discrete-gaussian", variance=1e8), {"examples", "most"}),
         (certificates.table(6.4111, scale=1500), {"examples", "most", "delta", "cohort"}),
+        (certificates.party(4.98335), {"examples"}),
+        (certificates.party(0.7999, "example", ("helper",)), set()),
+        (certificates.spent(4.904), {"threshold", "dimension", "sent", "examples"}),
     ]
     count = 0
     for data, harmless in made:
         assert proves(data)
         tampered = [(path, value) for path, value in leaves(data)]
         for path, value in tampered:
-            for other in weaker(path[-1], value) if path[-1] not in harmless else []:
-                if other == value:
-                    continue
+            for other in weaker(path, value) if path[-1] not in harmless else []:
+                if other != value:
+                    count += 1
+                    assert not proven(changed(data, path, other)), (path, value, other)
+    assert count >= 650
+
+
+def proven(data):
+    try:
+        return proves(data)
+    except RefusedError:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("make", "terms", "epsilon"),
+    [
+        (certificates.hidden_gaussian, {"rate": 0.5}, 3.8),
+        (certificates.hidden_party, {"rate": 0.5}, 2.0),
+    ],
+)
+def test_no_tampered_hidden_cohort_is_proven(make, terms, epsilon):
+    """As above, with one value of each field: each of them takes a second."""
+    rounds = 3 if make is certificates.hidden_gaussian else 2
+    data = make(epsilon, rounds=rounds, **terms)
+    assert proven(data)
+    harmless = {"threshold", "dimension", "sent", "delta", "examples"}
+    count = 0
+    for path, value in leaves(data):
+        for other in weaker(path, value)[3:4] if path[-1] not in harmless else []:
+            if other != value:
                 count += 1
-                try:
-                    verdict = proves(changed(data, path, other))
-                except RefusedError:
-                    verdict = False
-                assert not verdict, (path, value, other)
-    assert count >= 500
+                assert not proven(changed(data, path, other)), (path, value, other)
+    for place, rule in [
+        (("trust",), "local" if make is not certificates.hidden_gaussian else "aggregate"),
+        (("claims", 0, "unit"), "example"),
+        (("accounts", 0, 0, "examples"), 5),
+        (("accounts", 0, 0, "hidden"), None),
+        (("accounts", 0, 0, "hidden", "rate"), (0.0).hex()),
+        (("accounts", 0), data["accounts"][0] * 2),
+    ]:
+        with pytest.raises(RefusedError):
+            read_certificate(certificates.sealed(changed(data, place, rule)))
+    assert count >= 10
+
+
+def test_what_was_spent_counts_for_its_own_unit_and_relation_alone():
+    data = certificates.spent(4.91)
+    assert proven(data)
+    for name, value in [("unit", "example"), ("relation", "zero_out")]:
+        assert not proven(changed(data, ("accounts", 0, 1, name), value))
+    alone = changed(data, ("accounts", 0), data["accounts"][0][1:])
+    with pytest.raises(RefusedError, match="more than what was spent"):
+        read_certificate(certificates.sealed(alone))
+    assert not proven(certificates.spent(4.91, before=4.92))
+    assert not proven(certificates.spent(4.91, delta=1e-5))
+
+
+def test_the_command_says_on_whom_a_figure_counts(tmp_path, capsys):
+    path = tmp_path / "c.json"
+    for data, sentence in [
+        (certificates.party(parties=("helper",)), "the helper adding noise, never seeing a model"),
+        (certificates.party(), "the helper and the server adding noise"),
+        (certificates.spent(4.91), "epsilon <= 0.5 at delta = 1e-06 spent before"),
+        (certificates.hidden_party(1, rounds=2), "nobody knowing who takes part"),
+    ]:
+        path.write_bytes(certificates.sealed(data))
+        assert main([str(path)]) == 0
+        assert f"counts on {sentence}" in capsys.readouterr().out

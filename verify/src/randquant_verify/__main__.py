@@ -43,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def check(certificate, claim) -> int:
     """Print what is proven of one claim."""
-    proven = Fraction(0)
+    proven, counts_on = Fraction(0), set()
     for k, releases in enumerate(certificate.accounts):
         account = compile_account(releases, claim, f"accounts[{k}]")
         found = smallest_epsilon(account, claim)
@@ -52,9 +52,10 @@ def check(certificate, claim) -> int:
                 f"accounts[{k}]: no epsilon up to {text_of(claim.epsilon * 3 / 2)} is proven "
                 f"at delta = {float(claim.delta):g} ({claim.relation} {claim.unit})"
             )
-        proven = max(proven, found)
+        proven, counts_on = max(proven, found), counts_on | account.counts_on
     terms = f"at delta = {float(claim.delta):g} ({claim.relation} {claim.unit}, "
     terms += f"{certificate.trust} trust, {certificate.honest_others} honest others)"
+    terms += "".join(f"\n  counts on {assumption}" for assumption in sorted(counts_on))
     if proven == claim.epsilon:
         print(f"verified: epsilon <= {text_of(proven)} {terms}")
         return 0

@@ -7,6 +7,7 @@ variance, and what that may cost is bounded by the ratio's moments of orders 3 t
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -14,9 +15,22 @@ from dataclasses import dataclass
 from decimal import Decimal, Overflow
 from fractions import Fraction
 from functools import lru_cache
+from statistics import NormalDist
 
 from .gaussian import delta_of
-from .intervals import DOWN, UP, Interval, density, exp, interval, largest, log, power, sqrt
+from .intervals import (
+    DOWN,
+    UP,
+    Interval,
+    density,
+    exp,
+    interval,
+    largest,
+    log,
+    power,
+    sqrt,
+    upper_tail,
+)
 
 SCALE = 224  # probabilities are whole numbers of 2^-SCALE, rounded down
 POINT = 128  # ratios are whole numbers of 2^-POINT
@@ -100,26 +114,18 @@ def _raise(base: int, exponent: int) -> int:
 
 
 def arrangements(rows: list[list[int]], denominator: int, clients: int) -> Iterator[Arrangement]:
-    """martingale.md, Proposition 2: k of the others at the right end, the rest at the left.
+    """martingale.md, Proposition 2: i of the others at the right end, the rest at the left.
 
-    If there are many, those with i to i + block - 1 at the right count as i there and
-    block - 1 clients fewer (sums.md, Proposition 2).
+    If there are many, those with i to i + block - 1 at the right count as i there and block - 1
+    clients fewer (sums.md, Proposition 2); the farther from the ends, the more together.
     """
     unit = (1 << SCALE) // denominator
     left, right = ([weight * unit for weight in row] for row in rows)
-    others = clients - 1
-    block = -(-clients // (1024 if clients <= 4096 else 64))
-    jump_right, jump_left = power_law(right, block), power_law(left, block)
-    # All laws from one left to right: lefts[i] is the law of `others - (i + 1) block + 1` or 0.
-    counts = [max(0, others - i - block + 1) for i in range(0, others + 1, block)]
-    lefts = {0: [1 << SCALE], counts[-1]: power_law(left, counts[-1])}
-    for more, less in zip(counts[-2::-1], counts[:0:-1], strict=True):
-        whole = more - less == block
-        lefts[more] = convolve(lefts[less], jump_left) if whole else power_law(left, more)
-    at_right = [1 << SCALE]
-    mirrored = rows[0] == rows[1][::-1] and block == 1
-    for count in counts[: (len(counts) + 1) // 2 if mirrored else None]:
-        law = convolve(at_right, lefts[count])
+    others, i = clients - 1, 0
+    mirrored = rows[0] == rows[1][::-1]
+    while i <= (others // 2 if mirrored else others):
+        block = 1 + min(i, others - i) // 64
+        law = convolve(power_law(right, i), power_law(left, max(0, others - i - block + 1)))
         low, high = ([0] * (len(law) + len(left) - 1) for _ in rows)
         for row, total in zip(rows, (low, high), strict=True):
             for code, weight in enumerate(row):
@@ -129,7 +135,7 @@ def arrangements(rows: list[list[int]], denominator: int, clients: int) -> Itera
         least = denominator << SCALE - KEPT
         pairs = [(a, b) for a, b in zip(low, high, strict=True) if a > least and b > least]
         yield Arrangement([a for a, _ in pairs], [b for _, b in pairs], denominator)
-        at_right = convolve(at_right, jump_right)
+        i += block
 
 
 class TwoRows:
@@ -218,6 +224,30 @@ class TwoRows:
         return worst
 
     @lru_cache  # noqa: B019
+    def like_gaussian(self, rare: int) -> Interval:
+        """verifier.md, Proposition 2: c, of two codes, of tests likelier than 2^-rare.
+
+        A test "at most j" has errors A and 1 - B with the client at either end, whose difference
+        is that of the ends, p(j), against the least density of normal quantiles between.
+        """
+        worst = interval(0)
+        # Each outcome that is left out has less than 2^-KEPT in one of the laws.
+        error = self.clients * math.ceil((1 + self.ratio).high) << SCALE - KEPT + 2
+        for arrangement in self.arrangements:
+            one, total = arrangement.denominator, [0, 0]
+            sums = [sum(arrangement.low), sum(arrangement.high)]
+            for a, b in zip(arrangement.low, arrangement.high, strict=True):
+                total = [total[0] + a, total[1] + b]
+                least = min(*total, *(s - t for s, t in zip(sums, total, strict=True)))
+                y = least // one - error
+                if y > 1 << SCALE - rare:
+                    gap = abs(total[0] - total[1]) // one + error
+                    if gap << SCALE > quantile_density_near(y) * math.floor(worst.high * 2**SCALE):
+                        y, gap = Fraction(y, 1 << SCALE), Fraction(gap, 1 << SCALE)
+                        worst = largest(worst, gap / quantile_density(y))
+        return worst
+
+    @lru_cache  # noqa: B019
     def tilted(self, tilt: int) -> Interval:
         """The largest sum of s^6 Q (P/Q)^tilt, P and Q the two ends."""
         moments = self._moments(ENDS, range(6, 7), tilt)
@@ -232,7 +262,7 @@ class TwoRows:
         of a grid it is at most at a corner, and K is the largest log(1 + (order - 1) D^2 S)/
         ((order - 1) D^2), which falls with D, at the box's least D.
         """
-        parts = 64 if self.clients <= 64 else 24
+        parts = 64
         reach = math.floor(longest.high * parts) + 2
         worst = [0] * (parts + 3)  # of S, by how many grid points apart p and p' are
         orders = range(2, order + 1)
@@ -246,16 +276,43 @@ class TwoRows:
                     for term in reversed(terms):
                         total = total * (p - q) // parts + term
                     worst[abs(p - q)] = max(worst[abs(p - q)], total)
-        # Sums and quotients lost less than 2^(order + 1); errors of M_j are at most (order + 3) n m
-        # (1 + R)^2 R^(j - 1) 2^-94, and C(order, j) R^j add up to (1 + R)^order at most.
-        slack = Fraction((interval(self._slack(1, order)) / self.ratio).high) / 2**94
-        slack += Fraction(2 << order, 1 << SCALE)
+        # M_j is off by a unit and n m (j + 3)(1 + R)^2 R^(j - 1) 2^-94; times C(order, j) d^(j-2),
+        # d the longest way in the grid, that adds up to order^2 (1 + d)^order units, or with d R.
+        d = Fraction(min(parts, reach), parts)
+        size = self.clients * len(self.rows[0]) * (order + 3)
+        errors = self.ratio * power(1 + self.ratio, 2) * power(1 + d * self.ratio, order) / 2**94
+        errors = order**2 * (size * errors + power(interval(1 + d), order) / 2**SCALE)
+        slack = Fraction(errors.high)
         bounds = []
         for apart in range(min(parts, reach - 1)):
             s = Fraction(max(worst[apart : apart + 3]), 1 << SCALE) + slack
             square = Fraction(apart, parts) ** 2
             bounds.append(log(1 + s * square) / square if apart else interval(s))
         return largest(*bounds) / (order - 1)
+
+
+def quantile_density(y: Fraction) -> Interval:
+    """The least of the normal density at the quantiles of y and more, up to 1 - y; from below."""
+    z, more = Decimal(-NormalDist().inv_cdf(min(0.5, float(y)))), Decimal("1e-15")
+    while upper_tail(z + more).high > y:
+        more *= 2
+    return density(z + more)
+
+
+@lru_cache
+def quantile_densities() -> tuple[list[int], list[int]]:
+    """Tails, rounded up, and densities, rounded down, from far out to 0: in units of 2^-SCALE."""
+    ends = [(upper_tail(Fraction(k, 64)), density(Fraction(k, 64))) for k in range(768, -1, -1)]
+    tails = [math.ceil(tail.high * 2**SCALE) for tail, _ in ends]
+    return [0, *tails], [0, *(math.floor(top.low * 2**SCALE) for _, top in ends)]
+
+
+def quantile_density_near(y: int) -> int:
+    """Below quantile_density, which is concave: chords of points that are below it."""
+    tails, tops = quantile_densities()
+    k = min(bisect.bisect_right(tails, y), len(tails) - 1)
+    share = (tops[k] - tops[k - 1]) * (min(y, tails[k]) - tails[k - 1]) // (tails[k] - tails[k - 1])
+    return tops[k - 1] + share
 
 
 def _peak(slope: Interval, bend: Interval, end: Interval) -> Interval:
@@ -291,6 +348,14 @@ class Steps:
         by_length = ratio * sqrt(self.sent * self.square)
         every = self.sent * log(1 + ratio)
         return self.rounds * interval(min(by_length.high, every.high))
+
+    def squared_mu(self, delta: Fraction) -> tuple[Interval, Fraction]:
+        """verifier.md, Proposition 2: Gaussian noise like it, and what that misses of delta."""
+        count = self.sent * self.rounds
+        rare = min(64, math.ceil(math.log2(count / max(float(delta), 1e-12))) + 36)
+        one = self.channel.like_gaussian(rare)
+        missed = Fraction(4 * count * math.ceil((1 + self.channel.ratio).high), 2**rare)
+        return one * one * self.square * self.rounds, missed
 
     @property
     def largest_share(self) -> Interval:

@@ -82,14 +82,14 @@ def list_of(read_entry: Reader, least: int = 1, most: int = 4096) -> Reader:
 
 
 def record(**readers: Reader) -> Reader:
-    """An object with these fields and no others."""
+    """An object with these fields and no others; `hidden`, and it alone, may be left out."""
 
     def read(value: Any, place: str) -> SimpleNamespace:
         expect(type(value) is dict, place, "an object", value)
-        expect(
-            value.keys() == readers.keys(), place, f"the fields {sorted(readers)}", sorted(value)
-        )
-        return SimpleNamespace(**{k: read(value[k], f"{place}.{k}") for k, read in readers.items()})
+        missing = readers.keys() - value.keys() - {"hidden"} | value.keys() - readers.keys()
+        expect(not missing, place, f"the fields {sorted(readers)}", sorted(value))
+        fields = {k: read(value[k], f"{place}.{k}") for k, read in readers.items() if k in value}
+        return SimpleNamespace(**{**dict.fromkeys(readers), **fields})
 
     return read
 
@@ -136,6 +136,7 @@ BLOCK = Variant("encoding", amplitude=whole(1, 2**40))
 BLOCK.add("cells", cells=whole(1, 2**40))
 BLOCK.add("tree", cells=whole(2, 2**40))
 BLOCK.add("products", columns=whole(1, 2**20))
+HIDDEN = record(draw=one_of("poisson", "fixed"), rate=real(0, 1, above=True))
 GRID = record(scale=real(above=True), bound=whole(0, 2**128))
 RELEASE = Variant(
     "kind",
@@ -144,27 +145,35 @@ RELEASE = Variant(
     update=optional(UPDATE),
     examples=optional(whole(1, 10**9)),
 )
-RELEASE.add("codes", channel=CHANNEL)
-RELEASE.add("integer noise", grid=GRID, noise=NOISE)
-RELEASE.add("gaussian noise", noise_multiplier=real(above=True))
+RELEASE.add("codes", channel=CHANNEL, hidden=HIDDEN)
+RELEASE.add("integer noise", grid=GRID, noise=NOISE, hidden=HIDDEN)
+PARTIES = one_of(["helper"], ["helper", "server"])
+RELEASE.add("party noise", grid=GRID, noise=NOISE, parties=PARTIES, hidden=HIDDEN)
+RELEASE.add("gaussian noise", noise_multiplier=real(above=True), hidden=HIDDEN)
 RELEASE.add("table", noise=NOISE, most=whole(1, 2**40), blocks=list_of(BLOCK))
+GUARANTEE = {
+    "unit": one_of("client", "example"),
+    "relation": one_of("replace_one", "zero_out"),
+    "epsilon": real(0, 10**9),
+    "delta": real(0, 1 - Fraction(1, 2**60)),
+}
+RELEASE.add("spent", **GUARANTEE)
 CLAIM = record(
-    unit=one_of("client", "example"),
-    relation=one_of("replace_one", "zero_out"),
-    epsilon=real(0, 10**9),
-    delta=real(),
+    **GUARANTEE,
     order=lambda value, place: value if value == "inf" else real(1, above=True)(value, place),
 )
 TRUSTS = {
-    "codes": ("local", "aggregate"),
-    "integer noise": ("aggregate",),
-    "gaussian noise": ("central", "local"),
+    "codes": ("local", "aggregate", "model"),
+    "integer noise": ("aggregate", "model"),
+    "party noise": ("aggregate", "model"),
+    "gaussian noise": ("central", "local", "model"),
     "table": ("local", "aggregate", "central"),
+    "spent": ("local", "aggregate", "central", "model"),
 }
 FILE = record(
     format=one_of(FORMAT),
     made_by=text,
-    trust=one_of("local", "aggregate", "central"),
+    trust=one_of("local", "aggregate", "central", "model"),
     simulated=one_of(True, False),
     honest_others=whole(0, 10**6),
     accounts=list_of(list_of(RELEASE, 0, 256), 1, 256),
@@ -199,25 +208,41 @@ def check_consistency(certificate: SimpleNamespace) -> None:
     """What fields must have to do with each other."""
     kinds = [(claim.unit, claim.relation) for claim in certificate.claims]
     expect(kinds == sorted(set(kinds)), "claims", "each kind once, sorted", kinds)
-    for claim in certificate.claims:
-        expect(claim.delta < 1, "claims", "delta less than 1", claim.delta)
-    releases = [release for account in certificate.accounts for release in account]
-    for release in releases:
-        check_release(release, certificate.trust)
-        by_example = release.kind == "table" or release.examples is not None
-        right = by_example or all(unit == "client" for unit, _ in kinds)
-        expect(right, "examples", "a number, as a claim is for one example", None)
-    others = max(1, *(release.cohort for release in releases), 1) - 1
+    for account in certificate.accounts:
+        for release in account:
+            check_release(release, certificate.trust)
+            by_example = release.update is None or release.examples is not None
+            right = by_example or all(unit == "client" for unit, _ in kinds)
+            expect(right, "examples", "a number, as a claim is for one example", None)
+        others = [release for release in account if release.kind != "spent"]
+        expect(bool(others or not account), "account", "more than what was spent", "nothing else")
+        alone = len(others) == 1 or not any(hidden_of(release) for release in others)
+        expect(alone, "hidden", "no other release but what was spent", len(others))
+    cohorts = [release.cohort for account in certificate.accounts for release in account]
+    others = max([1, *cohorts]) - 1
     expect(certificate.honest_others == others, "honest_others", others, certificate.honest_others)
 
 
+def hidden_of(release: SimpleNamespace) -> SimpleNamespace | None:
+    return getattr(release, "hidden", None)
+
+
 def check_release(release: SimpleNamespace, trust: str) -> None:
-    kind, update = release.kind, release.update
-    expect(release.cohort == 1 or trust == "aggregate", "cohort", f"1 under {trust} trust", "more")
+    kind, update, hidden = release.kind, release.update, hidden_of(release)
+    summed = trust in ("aggregate", "model") and kind not in ("gaussian noise", "party noise")
+    expect(release.cohort == 1 or summed, "cohort", f"1 of {kind}, {trust} trust", release.cohort)
     expect(trust in TRUSTS[kind], "trust", f"one of {TRUSTS[kind]} with {kind}", trust)
-    expect((update is None) == (kind == "table"), "update", "null of tables alone", update)
-    if update is None:
+    none = kind in ("table", "spent")
+    expect((update is None) == none, "update", "null of tables and what was spent alone", update)
+    if none or hidden:
         expect(release.examples is None, "examples", "null", release.examples)
+    if kind == "spent":
+        expect(release.rounds == release.cohort == 1, "spent", "rounds and cohort 1", "more")
+    if trust == "model":
+        expect(kind == "spent" or hidden is not None, "hidden", "a draw under model trust", None)
+    if hidden and hidden.draw == "fixed":
+        expect(trust in ("central", "model"), "trust", "central or model with fixed cohorts", trust)
+    if update is None:
         return
     rotated = update.dimension
     if update.clip == "norm" and kind != "gaussian noise":
@@ -226,12 +251,14 @@ def check_release(release: SimpleNamespace, trust: str) -> None:
     expect(update.sent <= rotated, "sent", f"at most {rotated}", update.sent)
     if update.clip == "coordinates":
         expect(update.sent == rotated, "sent", rotated, update.sent)
-        expect(kind != "integer noise", "clip", "norm", update.clip)
+        expect(kind in ("codes", "gaussian noise"), "clip", "norm", update.clip)
         expect(release.examples is None, "examples", "null", release.examples)
     if kind == "codes":
         check_channel(release.channel, update)
-    if kind == "integer noise":
-        expect(release.noise.law != "discrete-laplace", "law", "another law", "discrete-laplace")
+    if kind in ("integer noise", "party noise"):
+        laws = ("skellam", "binomial", "discrete-gaussian")
+        laws = laws if kind == "integer noise" else laws[2:]
+        expect(release.noise.law in laws, "law", f"one of {laws}", release.noise.law)
 
 
 def check_channel(channel: SimpleNamespace, update: SimpleNamespace) -> None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import bisect
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Iterator
 from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
 from types import SimpleNamespace
 
 from .bits import Steps, TwoRows, delta_of_steps
-from .certificate_file import RefusedError, expect
+from .certificate_file import RefusedError, expect, hidden_of
+from .curves import Curve, Losses, composed, mixtures
 from .gaussian import (
     binomial_curvature,
     delta_of,
@@ -20,7 +21,8 @@ from .gaussian import (
     skellam_curvature,
     squared_mu_of_a_step,
 )
-from .intervals import Interval, exp, interval, largest, log, sqrt
+from .intervals import Interval, exp, interval, log, sqrt
+from .rows import ManyRows, largest_of_rows
 
 FLOAT_32 = Fraction(1, 2**20)  # vector.md, Proposition 16: what 32-bit floats move a mean
 
@@ -67,7 +69,7 @@ def grid_square(release: SimpleNamespace, claim: SimpleNamespace) -> Fraction:
     return min(Fraction(math.ceil((rounded * rounded).high)), Fraction(4 * grid.bound))
 
 
-def check_bound(release: SimpleNamespace, place: str) -> None:
+def check_bound(release: SimpleNamespace) -> None:
     """additive.md, Proposition 6: the largest squared norm that rounding may have."""
     grid, sent = release.grid, release.update.sent
     y = sent_norm(release.update) * grid.scale
@@ -76,7 +78,7 @@ def check_bound(release: SimpleNamespace, place: str) -> None:
     bound = interval(min(always.high, often.high))
     off = abs(interval(grid.bound) - bound).high
     right = off <= (bound / 2**40).high + 2
-    expect(right, f"{place}.grid.bound", math.floor(bound.high), grid.bound)
+    expect(right, "grid.bound", math.floor(bound.high), grid.bound)
 
 
 def record_distance(release: SimpleNamespace, claim: SimpleNamespace, pure: bool) -> Fraction:
@@ -115,148 +117,246 @@ class Account:
     """What all releases of one account reveal, as the bounds below take it.
 
     squared_mu: of Gaussian noise that dominates some; pure: the epsilon of others; steps: sums of
-    bits; tables: pairs of rows, and how often one is sent; drawn: the total variation between what
-    is sent and what is bounded. `claim` says where bounds are to be sharp.
+    bits; rows: other codes clipped in norm, with the squared distance of all rounds and the longest
+    of one coordinate, and how many are sent; curves: more, by their hockey-stick divergences;
+    drawn: the total variation between what is sent and what is bounded; spent: sums of epsilons and
+    deltas; counts_on: sentences; others: accounts of the same releases, bounded in another way.
     """
 
     def __init__(self, claim: SimpleNamespace) -> None:
         self.claim = claim
         self.squared_mu = self.pure = self.drawn = interval(0)
         self.steps: list[Steps] = []
-        self.tables: list[tuple[list[tuple], int]] = []
+        self.curves: list[Curve] = []
+        self.rows: list[tuple[ManyRows, Interval, Interval, int]] = []
+        self.spent = (Fraction(0), Fraction(0))
+        self.counts_on: set[str] = set()
+        self.others: list[Account] = []
 
     def proves(self, epsilon: Fraction) -> bool:
+        return any(account.proves_itself(epsilon) for account in (*self.others, self))
+
+    def proves_itself(self, epsilon: Fraction) -> bool:
         """Whether delta at this epsilon is at most the claim's.
 
-        accounting.md, Propositions 4 and 10: what is pure is taken off epsilon, and drawn noise
-        costs (1 + e^epsilon) times its distance from the law that is bounded.
+        accounting.md, Propositions 4, 9 and 10: what is pure or was spent is taken off epsilon, and
+        drawn noise costs (1 + e^epsilon) times its distance from the law that is bounded.
         """
-        rest, near = (e - Fraction(self.pure.high) for e in (epsilon, self.claim.epsilon))
-        left = interval(self.claim.delta)
-        if self.drawn.high:
-            left = left - (1 + exp(epsilon)) * self.drawn
-        if rest < 0 or left.low < 0:
+        epsilon, delta = epsilon - self.spent[0], self.claim.delta - self.spent[1]
+        rest = epsilon - Fraction(self.pure.high)
+        if rest < 0 or delta < 0:
             return False
-        if not self.tables:
-            if not self.steps:
-                return delta_of(self.squared_mu, rest).high <= left.low
-            if (
-                not self.squared_mu.high
-                and sum((s.pure for s in self.steps), interval(0)).high <= rest
-            ):
-                return True
-            if delta_of_steps(self.steps, self.squared_mu, rest, near) <= left.low:
-                return True
-        return self.delta_by_moments(rest, near) <= left.low
+        left = delta - (1 + exp(epsilon)) * self.drawn if self.drawn.high else interval(delta)
+        return left.low >= 0 and any(bound <= left.low for bound in self.deltas(rest, left.low))
 
-    def delta_by_moments(self, epsilon: Fraction, near: Fraction) -> Decimal:
-        """accounting.md, Propositions 1 and 2: Renyi divergences of an order, added up."""
-        best = Decimal(1)
-        for order in self.orders(near):
-            divergence = self.divergence(order)
-            exponent = (order - 1) * (divergence - epsilon + log(1 - Fraction(1, order)))
+    def deltas(self, epsilon: Fraction, left: Decimal) -> Iterator[Decimal | Fraction]:
+        """Upper bounds of delta, the quicker ones first."""
+        near = self.claim.epsilon - self.spent[0] - Fraction(self.pure.high)
+        if self.rows:
+            if not (self.curves or self.steps or self.squared_mu.high):
+                pure = sum((channel.pure * n for channel, _, _, n in self.rows), interval(0))
+                yield Decimal(0 if pure.high <= epsilon else 1)
+            if not self.curves:
+                yield self.delta_by_moments(epsilon)
+            return
+        if not self.curves and not self.squared_mu.high:
+            pure = sum((s.pure for s in self.steps), interval(0))
+            yield Decimal(0 if pure.high <= epsilon else 1)
+        bits = all(len(s.channel.rows[0]) == 2 for s in self.steps)
+        like = [s.squared_mu(self.claim.delta) for s in self.steps] if bits else []
+        squared_mu = sum((mu for mu, _ in like), self.squared_mu)
+        missed = sum((off for _, off in like), Fraction(0))
+        if not self.curves and bits:
+            yield Fraction(delta_of(squared_mu, epsilon).high) + missed
+        if self.curves and bits and self.claim.delta and near > 0:
+            worse = None
+            for parts in (math.ceil(fine / near) for fine in (400, 2000, 10000)):
+                laws = self.losses(parts, squared_mu)
+                better = max(law.delta(epsilon, parts) for law in laws)
+                yield better + missed
+                # What a grid adds falls with the square of its step; none is tried without hope.
+                if better > 3 * left or (worse and better - (worse - better) / 8 > left):
+                    break
+                worse = better
+        if self.steps and not self.curves:
+            yield delta_of_steps(self.steps, self.squared_mu, epsilon, near)
+        if self.steps and not self.curves and all(s.channel.clients <= 64 for s in self.steps):
+            yield self.delta_by_moments(epsilon)
+
+    @lru_cache  # noqa: B019
+    def losses(self, parts: int, squared_mu: Interval) -> list[Losses]:
+        """Of all releases, with the worlds in either order if these differ."""
+        curves = list(self.curves)
+        if squared_mu.high:
+            beside = mixtures(sqrt(squared_mu), interval(0), Fraction(1))
+            curves.append(Curve(beside, beside, 1))
+        orders = [curves, [curve.exchanged() for curve in curves]]
+        orders = orders[: 1 + any(curve.ahead != curve.back for curve in curves)]
+        return [composed(order, parts, self.claim.delta - self.spent[1]) for order in orders]
+
+    def delta_by_moments(self, epsilon: Fraction) -> Decimal:
+        """accounting.md, Propositions 1 and 2: Renyi divergences of an order, added up.
+
+        At whole orders beside the claim's, for which the bound of steps is.
+        """
+        order = self.claim.order
+        if order == "inf":  # where it would be for Gaussian noise
+            energy = self.squared_mu + sum((s.energy for s in self.steps), interval(1) / 10**9)
+            order = 1 + math.sqrt(-2 * math.log(self.claim.delta or 1e-300) / float(energy.high))
+        near, best = max(2, min(400, math.floor(order))), Decimal(1)
+        for order in (near, near + 1):
+            total = interval(Fraction(order, 2)) * self.squared_mu
+            for s in self.steps:
+                total = total + s.channel.curvature(order, s.longest) * s.square * s.rounds
+            for channel, square, longest, _ in self.rows:
+                total = total + channel.curvature(order, longest) * square
+            exponent = (order - 1) * (total - epsilon + log(1 - Fraction(1, order)))
             if exponent.high < 0:
                 best = min(best, (exp(exponent) / order).high)
         return best
 
-    @lru_cache  # noqa: B019
-    def divergence(self, order: Fraction) -> Interval:
-        total = order * self.squared_mu / 2
-        for s in self.steps:
-            total = total + s.channel.curvature(int(order), s.longest) * s.square * s.rounds
-        for pairs, count in self.tables:
-            total = total + count * largest(*(renyi(p, q, order) for p, q in pairs))
-        return total
-
-    def orders(self, near: Fraction) -> set[Fraction]:
-        """Orders about the claim's; whole ones of sums of bits (their bound is for these)."""
-        order = self.claim.order
-        if order == "inf":
-            energy = self.squared_mu + sum((s.energy for s in self.steps), interval(0))
-            order = near / Fraction(energy.high) + Fraction(1, 2) if energy.high else Fraction(2)
-        if self.steps:
-            low = max(2, min(400, math.floor(order)))
-            return {Fraction(low), Fraction(low + 1)}
-        return {1 + (order - 1) * Fraction(k, 8) for k in (6, 7, 8, 9, 10)}
-
-
-def renyi(p: tuple[int, ...], q: tuple[int, ...], order: Fraction) -> Interval:
-    """The Renyi divergence of two rows of whole weights of one sum."""
-    total = interval(0)
-    for a, b in zip(p, q, strict=True):
-        if a and not b:
-            raise ValueError("a code that one input never sends")
-        if a:
-            total = total + a * exp((order - 1) * log(Fraction(a, b)))
-    return log(total / sum(p)) / (order - 1)
-
 
 def compile_account(releases: list, claim: SimpleNamespace, place: str) -> Account:
-    account = Account(claim)
-    kinds: dict[str, Callable] = {
-        "codes": add_codes,
-        "integer noise": add_integer_noise,
-        "gaussian noise": add_gaussian_noise,
-        "table": add_table,
-    }
-    for k, release in enumerate(releases):
-        if release.rounds:
-            try:
-                kinds[release.kind](account, release, claim, f"{place}[{k}]")
-            except RefusedError:
-                raise
-            except (ArithmeticError, ValueError) as error:
-                raise RefusedError(f"{place}[{k}]: no bound is known here: {error}") from None
+    """The account; of hidden rounds also as if they were not, and with their pure epsilon."""
+    hidden = any(hidden_of(release) and release.rounds for release in releases)
+    account, *account.others = (
+        added_up(releases, claim, place, way)
+        for way in (("curve", "seen", "pure") if hidden else ("curve",))
+    )
     return account
 
 
-def add_gaussian_noise(account, release, claim, place: str) -> None:
-    """accounting.md, Proposition 7, and gaussian.md, Proposition 1."""
-    whole = SimpleNamespace(unit="client", relation="replace_one")
-    deviation = distance(release, whole) * release.noise_multiplier
-    ratio = distance(release, claim) / deviation
-    account.squared_mu += ratio * ratio * release.rounds
+def added_up(releases: list, claim: SimpleNamespace, place: str, way: str) -> Account:
+    account = Account(claim)
+    for k, release in enumerate(releases):
+        if not release.rounds:
+            continue
+        try:
+            add_release(account, release, claim, way)
+        except RefusedError as error:
+            raise RefusedError(f"{place}[{k}].{error}") from None
+        except (ValueError, ArithmeticError) as error:
+            raise RefusedError(f"{place}[{k}]: {error}, for which there is no bound here") from None
+    return account
 
 
-def add_integer_noise(account, release, claim, place: str) -> None:
-    """gaussian.md, Proposition 4."""
-    check_bound(release, place)
-    add_noise(account, release, grid_square(release, claim), release.update.sent)
+def add_release(account, release: SimpleNamespace, claim: SimpleNamespace, way: str) -> None:
+    """What a release adds; hidden rounds by their curve, as if they were seen, or pure."""
+    if release.kind == "spent":
+        same = (release.unit, release.relation) == (claim.unit, claim.relation)
+        expect(same, "unit and relation", f"{claim.unit}, {claim.relation}", "others were spent")
+        account.spent = (account.spent[0] + release.epsilon, account.spent[1] + release.delta)
+        spent = f"epsilon <= {float(release.epsilon):g} at delta = {float(release.delta):g}"
+        account.counts_on.add(f"{spent} spent before, which this file does not prove")
+        return
+    if release.kind in ("integer noise", "party noise"):
+        check_bound(release)
+    if release.kind == "party noise":
+        both = "the helper and the server adding noise, and not colluding with one another"
+        one = "the helper adding noise, never seeing a model, and not colluding with the server"
+        account.counts_on.add(both if "server" in release.parties else one)
+    if hasattr(release, "noise"):
+        account.drawn += drawn_distance(release)
+    if hidden_of(release) and way != "seen":
+        account.counts_on.add("nobody knowing who takes part")
+        if way == "curve":
+            account.curves.append(hidden_rounds(account, release, claim))
+        else:
+            account.pure += hidden_pure(release)
+    elif release.kind == "codes":
+        add_codes(account, release, claim)
+    elif release.kind == "table" and release.noise.law == "discrete-laplace":
+        size = record_distance(release, claim, True)
+        account.pure += interval(size * release.rounds / release.noise.scale)
+    else:
+        account.squared_mu += squared_mu(release, claim) * release.rounds
 
 
-def add_noise(account, release, square: Fraction, coordinates: int) -> None:
-    """additive.md, Proposition 5: and how far drawn noise is from its law."""
+def squared_mu(release: SimpleNamespace, claim: SimpleNamespace) -> Interval:
+    """The Gaussian noise that dominates one round, by its squared distance.
+
+    accounting.md, Proposition 7; gaussian.md, Propositions 1 and 4; statistics.md, Proposition 5.
+    """
+    if release.kind == "gaussian noise":
+        whole = SimpleNamespace(unit="client", relation="replace_one")
+        ratio = distance(release, claim) / (distance(release, whole) * release.noise_multiplier)
+        return ratio * ratio
+    if release.kind == "table":
+        square = record_distance(release, claim, False)
+    else:
+        square = grid_square(release, claim)
     noise = release.noise
     if noise.law == "binomial":
-        kappa, off = binomial_curvature(noise.trials * release.cohort)
-        account.drawn += off * coordinates * release.rounds
+        kappa, _ = binomial_curvature(noise.trials * release.cohort)
     elif noise.law == "skellam":
         kappa = skellam_curvature(noise.variance * release.cohort)
     else:
         kappa = discrete_gaussian_curvature(noise.variance, release.cohort)
-    account.squared_mu += squared_mu_of_a_step(kappa) * square * release.rounds
-    account.drawn += draws(release, coordinates)
+    return squared_mu_of_a_step(kappa) * square
 
 
-def draws(release: SimpleNamespace, coordinates: int) -> Fraction:
-    each = 2 if release.noise.law in ("skellam", "discrete-laplace") else 1
-    return Fraction(each * coordinates * release.rounds * release.cohort, 2**168)
-
-
-def add_table(account, release, claim, place: str) -> None:
-    """statistics.md, Propositions 1, 2 and 5."""
-    integers = 0
-    for block in release.blocks:
+def drawn_distance(release: SimpleNamespace) -> Interval:
+    """additive.md, Propositions 4 and 5: how far drawn noise is from the law that is bounded."""
+    law, coordinates = release.noise.law, 0
+    for block in release.blocks if release.kind == "table" else ():
         p = block.columns if block.encoding == "products" else 0
         cells = {"cells": 1, "tree": 0}.get(block.encoding)
-        integers += 2 * p + p * (p - 1) // 2 + 1 if p else block.cells + cells
-    pure = release.noise.law == "discrete-laplace"
-    size = record_distance(release, claim, pure)
-    if not pure:
-        add_noise(account, release, size, integers)
-        return
-    account.pure += interval(size * release.rounds / release.noise.scale)
-    account.drawn += draws(release, integers)
+        coordinates += 2 * p + p * (p - 1) // 2 + 1 if p else block.cells + cells
+    coordinates = coordinates or release.update.sent
+    drawing = len(release.parties) if release.kind == "party noise" else release.cohort
+    each = drawing * interval(Fraction(2 if law in ("skellam", "discrete-laplace") else 1, 2**168))
+    if law == "binomial":
+        each = each + binomial_curvature(release.noise.trials * release.cohort)[1]
+    return each * coordinates * release.rounds
+
+
+def hidden_pure(release: SimpleNamespace) -> Interval:
+    """sampling.md, Proposition 10, order infinity: of any two of the three laws of a round."""
+    if release.kind != "codes":
+        return interval(10**10)
+    pair = SimpleNamespace(unit="client", relation="replace_one")
+    once, rate = steps_of_codes(release, pair).pure / release.rounds, release.hidden.rate
+    return release.rounds * log(1 - rate + rate * exp(once))
+
+
+def hidden_rounds(account: Account, release: SimpleNamespace, claim: SimpleNamespace) -> Curve:
+    """sampling.md, Propositions 13 to 15 and 19: which pairs bound rounds that are drawn secretly.
+
+    far: the distance of the Gaussian noise that dominates a round under replace_one; near: the
+    same under zero_out.
+    """
+    if release.rounds > 10**6:
+        raise ValueError("more than a million rounds")
+    distances = []
+    for relation in ("replace_one", "zero_out"):
+        pair = SimpleNamespace(unit="client", relation=relation)
+        if release.kind == "codes":
+            if len(release.channel.weights[0]) > 2 or release.update.clip != "norm":
+                raise ValueError("hidden codes that are not bits of updates clipped in norm")
+            steps = steps_of_codes(release, pair)
+            square, off = steps.squared_mu(claim.delta)
+            account.drawn += off
+            square = square / release.rounds
+        else:
+            square = squared_mu(release, pair)
+        distances.append(sqrt(square))
+    far, near = distances
+    zero, rate = interval(0), release.hidden.rate
+    poisson, gaussian = release.hidden.draw == "poisson", release.kind == "gaussian noise"
+    ahead = back = (far, zero)
+    if claim.relation == "zero_out" and poisson:
+        ahead, back = (near, zero), (zero, -near)
+    elif poisson and gaussian:
+        ahead = back = (near, -near)
+    elif claim.relation == "zero_out" and gaussian:
+        ahead, back = (2 * near, near), (near, zero)
+    first = mixtures(*ahead, rate)
+    return Curve(first, first if back is ahead else mixtures(*back, rate), release.rounds)
+
+
+@lru_cache(64)
+def many_rows(inputs: tuple, rows: tuple) -> ManyRows:
+    return ManyRows(list(inputs), [list(row) for row in rows])
 
 
 @lru_cache(64)
@@ -264,22 +364,22 @@ def two_rows(low: tuple, high: tuple, denominator: int, clients: int) -> TwoRows
     return TwoRows([list(low), list(high)], denominator, clients)
 
 
-def add_codes(account, release, claim, place: str) -> None:
+def encoded_distance(release: SimpleNamespace, claim: SimpleNamespace) -> Interval:
+    """vector.md, Proposition 14: two vectors' distance where rows are mixed."""
+    widest = max(b - a for a, b in itertools.pairwise(release.channel.inputs))
+    rounding = Fraction(2**17 + 1, 2**49) * widest * sqrt(release.update.sent)
+    return distance(release, claim) + rounding
+
+
+def steps_of_codes(release: SimpleNamespace, claim: SimpleNamespace) -> Steps:
     """martingale.md, Proposition 2: a channel whose rows lie between two rows.
 
-    Two codes, or no inputs but the ends. Displacements are counted in shares of the segment; the
-    encoder's rounding moves a coordinate by a share of the widest gap (vector.md, Proposition 14).
+    Two codes, or no inputs but the ends. Displacements are counted in shares of the segment.
     """
     channel, update = release.channel, release.update
     inputs, rows = channel.inputs, sorted(channel.weights)
-    if len(inputs) > 2 and len(rows[0]) > 2:
-        add_table_of_rows(account, release, claim)
-        return
     low, high = rows[0], rows[-1]
-    span = high[0] - low[0]
-    if low == high:
-        return
-    slope = Fraction(0)
+    span, slope = high[0] - low[0], Fraction(0)
     for (a, p), (b, q) in itertools.pairwise(zip(inputs, channel.weights, strict=True)):
         if p != q:
             if a == b:
@@ -292,23 +392,32 @@ def add_codes(account, release, claim, place: str) -> None:
             longest = interval(min(Fraction(1), slope * inputs[-1]))
         square = longest * longest * update.sent
     else:
-        widest = max(b - a for a, b in itertools.pairwise(inputs))
-        rounding = Fraction(2**17 + 1, 2**49) * widest * sqrt(update.sent)
-        moved = (distance(release, claim) + rounding) * slope
+        moved = encoded_distance(release, claim) * slope
         longest = interval(min(Fraction(1), Fraction(moved.high)))
         square = interval(min(Fraction((moved * moved).high), Fraction(update.sent)))
-    account.steps.append(Steps(steps, square, release.rounds, longest, update.sent))
+    return Steps(steps, square, release.rounds, longest, update.sent)
 
 
-def add_table_of_rows(account, release, claim) -> None:
-    """certificates.md, Proposition 1: the worst inputs are at vertices; coordinates.
+def add_codes(account: Account, release: SimpleNamespace, claim: SimpleNamespace) -> None:
+    """certificates.md, Proposition 1: by coordinates the worst inputs are at vertices.
 
     A sum with others' codes reveals no more than the code itself (data processing).
     """
     channel, update = release.channel, release.update
-    if update.clip == "norm":
-        raise ValueError("more than two rows of more than two codes, on updates clipped in norm")
     rows = [tuple(row) for row in channel.weights]
+    if len(set(rows)) == 1:
+        return
+    several = len(rows) > 2 and len(rows[0]) > 2
+    if update.clip == "norm" and several:
+        moved = encoded_distance(release, claim)
+        longest = min(interval(2 * channel.inputs[-1]), moved, key=lambda length: length.high)
+        channel = many_rows(tuple(channel.inputs), tuple(rows))
+        square, count = moved * moved * release.rounds, update.sent * release.rounds
+        account.rows.append((channel, square, longest, count))
+        return
+    if update.clip == "norm" or (release.cohort > 1 and not several):
+        account.steps.append(steps_of_codes(release, claim))
+        return
     others = rows
     if claim.relation == "zero_out":  # accounting.md, Proposition 5
         k = bisect.bisect_right(channel.inputs, 0) - 1
@@ -318,9 +427,10 @@ def add_table_of_rows(account, release, claim) -> None:
         zero = tuple((2**32 - share) * a + share * b for a, b in pair)
         rows, others = [tuple(2**32 * w for w in row) for row in rows], [zero]
     pairs = {pair for p in rows for q in others for pair in ((p, q), (q, p)) if p != q}
-    if len(pairs) * len(rows[0]) > 200_000:
+    if len(pairs) * len(rows[0]) > 20_000:
         raise ValueError("too many pairs of rows")
-    account.tables.append((sorted(pairs), update.sent * release.rounds))
+    worst = largest_of_rows(sorted(pairs))
+    account.curves.append(Curve(worst, worst, update.sent * release.rounds))
 
 
 # Claims
