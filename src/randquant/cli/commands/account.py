@@ -69,13 +69,13 @@ def run(
         coordinates=coordinates,
     )  # fmt: skip
     cohorts = _cohorts(rounds, participation, of_rounds, everybody_sends, trust)
+    every_round = rounds if cohorts is None else cohorts.rounds
 
     def guarantees_for(examples: int | None) -> tuple[Guarantee, Guarantee | None]:
         def released(relation: Neighboring) -> Release | None:
             return run_release(
-                mechanism, dimension, rounds if cohorts is None else cohorts.rounds, relation,
-                examples=examples, cohorts=cohorts,
-            )  # fmt: skip
+                mechanism, dimension, every_round, relation, examples=examples, cohorts=cohorts
+            )
 
         return _guarantees(name, released, neighboring, delta)
 
@@ -104,7 +104,8 @@ def run(
         pure = certify(build(name, parameters))
         result["per_coordinate"] = selected_fields(pure, "order", "epsilon", "witness")
         lines.append(f"per coordinate and round: {pure}")
-    written = _written(certificate, ReleaseTerms(mechanism, dimension, rounds, examples), claims)
+    terms = ReleaseTerms(mechanism, dimension, every_round, examples, cohorts)
+    written = _written(certificate, terms, claims)
     return Output(result, [*lines, *result["notes"], *written])
 
 
