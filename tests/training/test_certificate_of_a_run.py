@@ -70,8 +70,8 @@ def test_a_hidden_run_that_ends_early_states_the_rounds_it_declared(tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        trained(tmp_path, epsilon=4, trust="model", server=rq.Server(on_round=stop))
-    run = trained(tmp_path, epsilon=4, trust="model", rounds=1)
+        trained(tmp_path, mechanism=BIT, trust="model", server=rq.Server(on_round=stop))
+    run = trained(tmp_path, mechanism=BIT, trust="model", rounds=1)
     assert run.summary.rounds == 1
     ((release,),) = json.loads(rq.certificate_file(run))["accounts"]
     assert release["rounds"] == 2
