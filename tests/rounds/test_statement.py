@@ -2,7 +2,9 @@
 
 import dataclasses
 import json
+import math
 import re
+from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
@@ -15,7 +17,7 @@ import randquant as rq
 from randquant.aggregation import AdditiveMechanism, SignSGD, gaussian
 from randquant.cli import main
 from randquant.mechanisms import NOISES, Skellam
-from randquant.privacy import Guarantee, HiddenCohorts
+from randquant.privacy import Guarantee, HiddenCohorts, gaussian_epsilon
 from randquant.rounds import Offer, ReleaseTerms, RoundEvent, RunAccountant, Statement
 
 SCHEMA = json.loads((certificates.FOLDER.parent / "certificate-file.schema.json").read_text())
@@ -60,6 +62,30 @@ def test_every_example_has_the_form_of_the_page(made):
             assert account == sorted(account, key=lambda each: json.dumps(each, sort_keys=True))
     used = set(re.findall(r'"(\w+)":', "".join(made.values())))
     assert {name for name in used if f"`{name}`" not in PAGE} == set()
+
+
+@pytest.mark.parametrize(("name", "worked"), [
+    ("gaussian-central", ["4.37718", "1.99310"]), ("one-bit-sum", ["7.64506"]),
+    ("hidden-gaussian", ["4.368", "2.337"]),
+])  # fmt: skip
+def test_the_worked_examples_of_the_page_are_those_of_the_files(name, worked):
+    epsilons, _ = figures(EXAMPLES[name])
+    for text, epsilon in zip(worked, epsilons, strict=False):
+        assert f"{text}" in PAGE
+        assert abs(Decimal(text) - Decimal(epsilon)) <= Decimal(1).scaleb(-len(text) + 2)
+
+
+@pytest.mark.parametrize(("name", "distances"), [
+    ("skellam", {0: 10 * 28904, 2: 10 * 676}), ("party-noise", {0: 5 * 4 * 2072, 2: 5 * 317}),
+])  # fmt: skip
+def test_the_worked_examples_of_integer_noise_are_close_to_the_claims(name, distances):
+    """Exact Gaussian curves at the page's own squared distances; delta also pays for the draws."""
+    epsilons, data = figures(EXAMPLES[name])
+    (release,) = data["accounts"][0]
+    variance = release["cohort"] * float.fromhex(release["noise"]["variance"])
+    for place, distance in distances.items():
+        epsilon = gaussian_epsilon(math.sqrt(distance / variance), 1e-5)
+        assert epsilon <= epsilons[place] <= epsilon * 1.0005
 
 
 def test_two_equal_runs_have_equal_bytes(made):
