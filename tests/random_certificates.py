@@ -300,6 +300,7 @@ def _plan(rng: random.Random) -> Drawn:
         "privacy": rq.Privacy(neighboring=rng.choice(NEIGHBORINGS), noise=noise, bits=12),
     }  # fmt: skip
     kind = "bits" if "stochastic-rounding" in names else "noise"
+    kind = "hidden" if trust == "model" else kind
     return Drawn(kind, _words("plan", need), lambda: rq.certificate_file(rq.plan(**need)))
 
 

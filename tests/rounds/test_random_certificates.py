@@ -5,8 +5,9 @@ import random_certificates
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-SEEDS = tuple(range(20))
-"""Each kind of release and account, each checked within a second or so."""
+SEEDS = (2, 6, 10, 17, 26, 37, 39, 47, 65, 106, 148, 169, 196, 200, 219, 225, 232, 258, 260, 262)
+"""Each kind of release and account, checked within a second or so: accounts of several offers,
+tables, plans, numbers beside updates, noise of parties, hidden cohorts, what was spent."""
 
 exploring = pytest.mark.skipif(
     settings.get_current_profile_name() != "explore", reason="takes an hour: make explore"
