@@ -1,14 +1,16 @@
-"""The ten certificates in `docs/certificates`; `python tests/certificates.py` writes them.
+"""The certificates in `docs/certificates`; `python tests/certificates.py` writes them.
 
 Each is a kind of release, or a way to compose them, that the format states.
 """
 
+import math
 from pathlib import Path
 from typing import Any
 
 import randquant as rq
-from randquant.aggregation import AdditiveMechanism, gaussian
-from randquant.rounds import Offer, RoundEvent, RunAccountant
+from randquant.aggregation import AdditiveMechanism, HelperNoise, gaussian
+from randquant.privacy import NEIGHBORINGS, Guarantee, HiddenCohorts
+from randquant.rounds import Offer, ReleaseTerms, RoundEvent, RunAccountant, Statement
 
 FOLDER = Path(__file__).parents[1] / "docs" / "certificates"
 BIT = rq.stochastic_rounding(clip=0.125, levels=2, margin=0.875)
@@ -38,6 +40,37 @@ def one_bit(trust: Any = "aggregate", cohort=40, **how):
     return rq.VectorMechanism(BIT, clip_norm=0.5, trust=trust, cohort=cohort, **how)
 
 
+def party_noise(server_noise=True):
+    return HelperNoise(1.0, 2.0, clients=40, server_noise=server_noise, bits=12)
+
+
+def hidden(mechanism, dimension, cohorts):
+    """The text of a run in which nobody sees who takes part."""
+    claims = [
+        rq.account([cohorts.release(mechanism, dimension, cohorts.rounds, relation)], 1e-5)
+        for relation in NEIGHBORINGS
+    ]
+    terms = ReleaseTerms(mechanism, dimension, cohorts.rounds, cohorts=cohorts)
+    return Statement([[terms]], claims).text()
+
+
+def after(before, *, table=None, mechanism=None, delta=1e-5):
+    """The text of rounds after a guarantee, a table or both: epsilons add, and deltas."""
+    mechanism = mechanism or one_bit()
+    first = [each for each in (before, table and table.guarantee) if each is not None]
+    left = delta - sum(each.delta for each in first)
+    claim = rq.account([mechanism.release(50, 10, "replace_one")], left)
+    for each in first:
+        claim += each
+    terms: list[Any] = [ReleaseTerms(mechanism, 50, 10)]
+    terms += [] if table is None else [ReleaseTerms(table, 0, 1)]
+    terms += [] if before is None else [before]
+    return Statement([terms], [claim]).text()
+
+
+SPENT = Guarantee(0.5, 1e-6, "replace_one", "aggregate", math.inf, 1)
+
+
 def survey(queries, *how, **more):
     return rq.survey({name: QUERIES[name] for name in queries}, *how, **more)
 
@@ -46,7 +79,7 @@ def made():
     """The text of each certificate, by its name."""
     skellam = AdditiveMechanism("skellam", 1.0, 2.0, cohort=4, bits=12)
     rounded = AdditiveMechanism("discrete-gaussian", 1.0, 3.0, cohort=10, coordinates=64)
-    values = {
+    values: dict[str, tuple[Any, dict[str, Any]]] = {
         "gaussian-central": (gaussian(4.0, clip_norm=1.0), {"dimension": 100, "rounds": 16}),
         "one-bit-sum": (one_bit(), {"dimension": 50, "rounds": 100}),
         "one-bit-local": (one_bit("local", 1), {"dimension": 50, "rounds": 2}),
@@ -66,8 +99,20 @@ def made():
             survey(QUERIES, 1.0, 1e-6, "aggregate", 20, 2000, unit="example", most=300),
             {},
         ),
+        "party-noise": (party_noise(), {"dimension": 50, "rounds": 5, "examples": 50}),
+        "party-noise-one-party": (party_noise(False), {"dimension": 50, "rounds": 5}),
     }
-    return {name: rq.certificate_file(value, **how) for name, (value, how) in values.items()}
+    texts = {name: rq.certificate_file(value, **how) for name, (value, how) in values.items()}
+    sums = AdditiveMechanism("skellam", 1.0, 2.0, cohort=10, bits=12)
+    return texts | {
+        "hidden-gaussian": hidden(
+            gaussian(1.0, clip_norm=1.0), 5, HiddenCohorts("poisson", 10, 1, 100, models=False)
+        ),
+        "hidden-one-bit": hidden(one_bit(), 50, HiddenCohorts("poisson", 40, 4, 50)),
+        "hidden-skellam": hidden(sums, 50, HiddenCohorts("fixed", 100, 10, 50)),
+        "spent": after(SPENT),
+        "standardized": after(None, table=survey(["age"], 0.5, 1e-6, "aggregate", 40, 40)),
+    }
 
 
 if __name__ == "__main__":

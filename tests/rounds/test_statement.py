@@ -2,7 +2,10 @@
 
 import dataclasses
 import json
+import math
 import re
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import certificates
@@ -14,7 +17,7 @@ import randquant as rq
 from randquant.aggregation import AdditiveMechanism, SignSGD, gaussian
 from randquant.cli import main
 from randquant.mechanisms import NOISES, Skellam
-from randquant.privacy import Guarantee
+from randquant.privacy import Guarantee, HiddenCohorts, gaussian_epsilon
 from randquant.rounds import Offer, ReleaseTerms, RoundEvent, RunAccountant, Statement
 
 SCHEMA = json.loads((certificates.FOLDER.parent / "certificate-file.schema.json").read_text())
@@ -40,7 +43,7 @@ def figures(text):
 
 def test_the_examples_are_what_is_written_today(made):
     assert made.keys() == EXAMPLES.keys()
-    assert len(made) == 10
+    assert len(made) == 17
     for name, text in made.items():
         epsilons, rest = figures(text)
         expected, stated = figures(EXAMPLES[name])
@@ -61,18 +64,60 @@ def test_every_example_has_the_form_of_the_page(made):
     assert {name for name in used if f"`{name}`" not in PAGE} == set()
 
 
+@pytest.mark.parametrize(("name", "worked"), [
+    ("gaussian-central", ["4.37718", "1.99310"]), ("one-bit-sum", ["7.64506"]),
+    ("hidden-gaussian", ["4.368", "2.337"]),
+])  # fmt: skip
+def test_the_worked_examples_of_the_page_are_those_of_the_files(name, worked):
+    epsilons, _ = figures(EXAMPLES[name])
+    for text, epsilon in zip(worked, epsilons, strict=False):
+        assert f"{text}" in PAGE
+        assert abs(Decimal(text) - Decimal(epsilon)) <= Decimal(1).scaleb(-len(text) + 2)
+
+
+@pytest.mark.parametrize(("name", "distances"), [
+    ("skellam", {0: 10 * 28904, 2: 10 * 676}), ("party-noise", {0: 5 * 4 * 2072, 2: 5 * 317}),
+])  # fmt: skip
+def test_the_worked_examples_of_integer_noise_are_close_to_the_claims(name, distances):
+    """Exact Gaussian curves at the page's own squared distances; delta also pays for the draws."""
+    epsilons, data = figures(EXAMPLES[name])
+    (release,) = data["accounts"][0]
+    variance = release["cohort"] * float.fromhex(release["noise"]["variance"])
+    for place, distance in distances.items():
+        epsilon = gaussian_epsilon(math.sqrt(distance / variance), 1e-5)
+        assert epsilon <= epsilons[place] <= epsilon * 1.0005
+
+
 def test_two_equal_runs_have_equal_bytes(made):
     assert certificates.made() == made
 
 
 @pytest.mark.parametrize("damage", [
-    {"format": "randquant certificate, version 2"}, {"trust": "model"}, {"accounts": []},
+    {"format": "randquant certificate, version 2"}, {"trust": "nobody"}, {"accounts": []},
     {"claims": []}, {"digest": ""}, {"seed": 1}, {"honest_others": 1.5},
 ])  # fmt: skip
 def test_the_schema_refuses_other_fields(damage):
     data = json.loads(EXAMPLES["one-bit-sum"])
     assert VALID.is_valid(data)
     assert not VALID.is_valid({**data, **damage})
+
+
+@pytest.mark.parametrize(("name", "damage"), [
+    ("party-noise", {"parties": []}), ("party-noise", {"parties": ["server"]}),
+    ("party-noise", {"parties": ["server", "helper"]}), ("party-noise", {"cohort": 2}),
+    ("party-noise", {"noise": {"law": "skellam", "variance": "0x1.0000000000000p+15"}}),
+    ("skellam", {"parties": ["helper"]}), ("spent", {"epsilon": None}), ("spent", {"order": "inf"}),
+    ("spent", {"relation": "any"}), ("spent", {"rounds": 2}), ("spent", {"examples": 5}),
+    ("hidden-gaussian", {"hidden": None}), ("hidden-skellam", {"hidden": {"draw": "poisson"}}),
+    ("hidden-one-bit", {"hidden": {"draw": "seen", "rate": "0x1.0000000000000p-1"}}),
+    ("table-laplace", {"hidden": {"draw": "poisson", "rate": "0x1.0000000000000p-1"}}),
+])  # fmt: skip
+def test_the_schema_refuses_other_releases(name, damage):
+    data = json.loads(EXAMPLES[name])
+    release = data["accounts"][0][-1]  # of the only account; `spent` is sorted last
+    assert VALID.is_valid(data)
+    release.update(damage)
+    assert not VALID.is_valid(data)
 
 
 USE = {"dimension": 50, "rounds": 20, "delta": 1e-5, "examples": 20}
@@ -86,6 +131,10 @@ SETTINGS = {
         "bits": 15, "deviations": 5.0, "coordinates": 16,
     }),
     "gaussian": (gaussian(4.0, clip_norm=1.0), {"noise_multiplier": 5.0, "clip_norm": 2.0}),
+    "parties": (certificates.party_noise(), {
+        "clip_norm": 2.0, "noise_multiplier": 3.0, "server_noise": False, "bits": 14,
+        "coordinates": 16,
+    }),
 }  # fmt: skip
 CHANGES = [
     (name, "mechanism", change, value)
@@ -133,6 +182,35 @@ def test_each_term_of_a_table_is_stated(change):
     use = {**USE, "delta": 1e-6}
     changed = dataclasses.replace(TABLE, **{change: TABLE_CHANGES[change]})
     assert terms(changed, use)[0] != terms(TABLE, use)[0]
+
+
+def test_each_term_of_hidden_cohorts_is_stated():
+    cohorts = HiddenCohorts("poisson", 100, 10, 50)
+    changes = {"draw": "fixed", "population": 101, "cohort": 11, "rounds": 51}
+
+    def stated(cohorts):
+        text = certificates.hidden(gaussian(4.0, clip_norm=1.0), 5, cohorts)
+        return json.loads(text)["accounts"]
+
+    plain = stated(cohorts)
+    for change, value in changes.items():
+        assert stated(dataclasses.replace(cohorts, **{change: value})) != plain, change
+    # Rounded up: a rate that is too small would claim too much.
+    rate = float.fromhex(plain[0][0]["hidden"]["rate"])
+    assert Fraction(1, 10) < Fraction(rate) < Fraction(1, 10) + Fraction(2) ** -55
+
+
+def test_what_was_spent_is_stated_and_added():
+    text = certificates.after(certificates.SPENT)
+    (account,) = json.loads(text)["accounts"]
+    (spent,) = [each for each in account if each["kind"] == "spent"]
+    changes = {"epsilon": 0.25, "delta": 1e-7}
+    for change, value in changes.items():
+        assert float.fromhex(spent[change]) == getattr(certificates.SPENT, change)
+        changed = dataclasses.replace(certificates.SPENT, **{change: value})
+        assert figures(certificates.after(changed))[1]["accounts"] != [account]
+    alone = rq.account([certificates.one_bit().release(50, 10, "replace_one")], 1e-5 - 1e-6)
+    assert figures(text)[0] == pytest.approx([0.5 + alone.epsilon], rel=1e-15, abs=0)
 
 
 def test_whole_numbers_are_written_as_the_real_numbers_that_they_are():
@@ -218,8 +296,8 @@ def test_one_example_of_an_account_has_both_units():
     ]  # fmt: skip
 
 
-HIDDEN = ["account", "gaussian", "--clip-norm", "1", "--noise-multiplier", "1", "--dimension", "5",
-          "--rounds", "10", "--participation", "poisson", "--of-rounds", "100"]  # fmt: skip
+HIDDEN = ["--dimension", "5", "--rounds", "10", "--participation", "poisson", "--of-rounds", "100"]
+LEVELS = ["rqm", "--clip", "1.5", "--margin", "1.5", "--levels", "4", "--keep", "0.4"]
 
 
 def test_what_cannot_be_stated_is_refused(tmp_path, capsys):
@@ -236,8 +314,9 @@ def test_what_cannot_be_stated_is_refused(tmp_path, capsys):
     large = rq.ChannelMechanism(rq.Channel(inputs, values, np.ones((33, 256), int), 256))
     with pytest.raises(ValueError, match="at most 4096 weights"):
         rq.certificate_file(large, dimension=1, rounds=1)
-    assert main([*HIDDEN, "--certificate", str(tmp_path / "hidden.json")]) == 2
-    assert "hidden cohorts" in capsys.readouterr().err
+    words = ["account", *LEVELS, *HIDDEN, "--everybody-sends"]
+    assert main([*words, "--certificate", str(tmp_path / "hidden.json")]) == 2
+    assert "no Gaussian noise that hides as little is known" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 
@@ -247,13 +326,22 @@ PLAN = ["plan", "--dimension", "50", "--population", "40", "--cohort", "40", "--
         "--epsilon", "8", "--mechanisms", "skellam"]  # fmt: skip
 
 
-@pytest.mark.parametrize("words", [ACCOUNT, PLAN], ids=lambda words: words[0])
+PARTIES = ["account", "helper-noise", "--clip-norm", "1", "--noise-multiplier", "2", "--cohort",
+           "40", "--dimension", "50", "--rounds", "7"]  # fmt: skip
+SECRET = ["account", "gaussian", "--clip-norm", "1", "--noise-multiplier", "1", *HIDDEN]
+MODEL = [*PLAN[:4], "80", *PLAN[5:], "--trust", "model", "--bits", "10"]
+
+
+@pytest.mark.parametrize("words", [ACCOUNT, PLAN, PARTIES, SECRET, MODEL], ids=" ".join)
 def test_commands_write_what_they_print(words, tmp_path, capsys):
     path = tmp_path / "run.json"
     assert main([*words, "--certificate", str(path), "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     epsilons, data = figures(path.read_text())
     VALID.validate(json.loads(path.read_text()))
-    first = printed if words is ACCOUNT else printed["entries"][0]["guarantee"]
+    first = printed if words[0] == "account" else printed["entries"][0]["guarantee"]
     assert epsilons[0] == pytest.approx(first["epsilon"], rel=1e-9, abs=0)
     assert len(data["claims"]) == (4 if words is ACCOUNT else 2)
+    ((release,),) = data["accounts"]
+    assert ("hidden" in release) == (words in (SECRET, MODEL))
+    assert release["rounds"] == (100 if words is SECRET else 7 if words[0] == "account" else 5)

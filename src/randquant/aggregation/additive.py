@@ -195,6 +195,12 @@ class IntegerUpdates:
         square = squared_distance_on_grid(plan.scale * apart, plan.size, 4 * plan.bound)
         return replace(whole, squared_distance=square, one_example=True)
 
+    def certified(self, dimension: int) -> dict[str, Any]:
+        plan = self.plan(dimension)
+        grid = {"scale": plan.scale, "bound": plan.bound}
+        update = self.projection(dimension).certified
+        return {"kind": "integer noise", "grid": grid, "noise": plan.noise, "update": update}
+
     def _rounding_variance(self, x: np.ndarray, scale: float) -> np.ndarray:
         # In steps^2, of one client's coordinates of these values.
         steps = x * scale
@@ -303,12 +309,6 @@ class AdditiveMechanism(IntegerUpdates, MechanismDefaults):
     def expected_error(self, dimension: int) -> CoordinateError:
         projection = self.projection(dimension)
         return projection.error(mean_error(self, dimension, projection.rotated))
-
-    def certified(self, dimension: int) -> dict[str, Any]:
-        plan = self.plan(dimension)
-        grid = {"scale": plan.scale, "bound": plan.bound}
-        update = self.projection(dimension).certified
-        return {"kind": "integer noise", "grid": grid, "noise": plan.noise, "update": update}
 
     def record(self) -> dict[str, Any]:
         # The kind of noise is the mechanism's name.

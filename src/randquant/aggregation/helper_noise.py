@@ -146,6 +146,11 @@ class HelperNoise(IntegerUpdates, MechanismDefaults):
         noise = (self.noises * plan.noise.variance) ** 0.5 / plan.scale
         return projection.error(replace(each, sum_noise=noise))
 
+    def certified(self, dimension: int) -> dict[str, Any]:
+        parties = ["helper", "server"][: self.noises]
+        fields = IntegerUpdates.certified(self, dimension)
+        return {**fields, "kind": "party noise", "parties": parties}
+
     def record(self) -> dict[str, Any]:
         fields = asdict(self)
         some = subset_fields(fields.pop("coordinates"), fields.pop("subset_seed"))

@@ -24,7 +24,7 @@ from randquant.mechanisms.noise import Binomial, DiscreteGaussian, DiscreteLapla
 from randquant.planning.plans import Plan
 from randquant.privacy.accounting.accountant import account
 from randquant.privacy.accounting.relations import under_other_relation
-from randquant.privacy.accounting.sampling import run_release
+from randquant.privacy.accounting.sampling import HiddenCohorts, run_release, sampling_rate
 from randquant.privacy.guarantee import Guarantee, Neighboring
 from randquant.rounds.accountant import RunAccountant
 from randquant.statistics.answers import Table
@@ -50,15 +50,17 @@ class ReleaseTerms:
     Attributes:
         mechanism: of every round; or the terms of a table.
         dimension: coordinates that are encoded; of no account for a table.
-        rounds: in which the client takes part.
+        rounds: in which the client takes part; with `cohorts`, of the run.
         examples: fewest examples whose clipped gradients an update is the mean of; None if updates
             are no such means.
+        cohorts: how clients take part, if nobody sees which of them do; None if it is seen.
     """
 
     mechanism: Any
     dimension: int
     rounds: int
     examples: int | None = None
+    cohorts: HiddenCohorts | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +68,12 @@ class Statement:
     """The content of a file: everything that clients are asked for, and what is claimed of it.
 
     Attributes:
-        accounts: for each kind of client, all that it is asked for.
+        accounts: for each kind of client, all that it is asked for; a guarantee is of what it was
+            asked before.
         claims: guarantees under one trust, each of which holds for each account.
     """
 
-    accounts: Sequence[Sequence[ReleaseTerms]]
+    accounts: Sequence[Sequence[ReleaseTerms | Guarantee]]
     claims: Sequence[Guarantee]
 
     def text(self) -> str:
@@ -143,7 +146,8 @@ def certificate_file(
         Equal terms and claims give equal texts.
 
     Raises:
-        ValueError: nothing is protected, or the format cannot state it, such as hidden cohorts.
+        ValueError: nothing is protected, or the format cannot state it, such as a mechanism of your
+            own.
         TypeError: it is none of these values.
 
     References:
@@ -208,7 +212,9 @@ def stated(value: Any) -> Statement:
 
 @stated.register
 def _(plan: Plan) -> Statement:
-    terms = ReleaseTerms(plan.mechanism, plan.need.dimension, plan.need.participations)
+    need, hidden = plan.need, plan.need.cohorts
+    rounds = need.participations if hidden is None else hidden.rounds
+    terms = ReleaseTerms(plan.mechanism, need.dimension, rounds, cohorts=hidden)
     return Statement([[terms]], list(plan.guarantees.values()))
 
 
@@ -240,18 +246,13 @@ def _(accountant: RunAccountant) -> Statement:
 
 
 def _claim_fields(guarantee: Guarantee) -> Fields:
-    if guarantee.hidden:
-        raise ValueError(
-            "Expected a run whose participation may be seen, got hidden cohorts: a certificate of "
-            "version 1 cannot state them; certify the rounds of one client instead."
-        )
-    return {
-        "unit": guarantee.unit,
-        "relation": guarantee.neighboring,
-        "epsilon": _exact(guarantee.epsilon),
-        "delta": _exact(guarantee.delta),
-        "order": "inf" if math.isinf(guarantee.order) else _exact(guarantee.order),
-    }
+    order = "inf" if math.isinf(guarantee.order) else guarantee.order
+    return _plain({**_about(guarantee), "order": order})
+
+
+def _about(guarantee: Guarantee) -> Fields:
+    numbers = {"epsilon": guarantee.epsilon, "delta": guarantee.delta}
+    return {"unit": guarantee.unit, "relation": guarantee.neighboring, **numbers}
 
 
 def _common(claims: Iterable[Guarantee]) -> tuple[str, bool]:
@@ -261,10 +262,30 @@ def _common(claims: Iterable[Guarantee]) -> tuple[str, bool]:
     return kinds.pop()
 
 
-def _release_fields(terms: ReleaseTerms) -> Fields:
+def _release_fields(terms: ReleaseTerms | Guarantee) -> Fields:
+    if isinstance(terms, Guarantee):
+        once = {"rounds": 1, "cohort": 1, "update": None, "examples": None}
+        return _plain({"kind": "spent", **once, **_about(terms)})
     cohort, rounds = terms.mechanism.cohort, int(terms.rounds)
-    use = {"rounds": rounds, "cohort": cohort, "examples": terms.examples}
+    use = {"rounds": rounds, "cohort": cohort, "examples": terms.examples, **_hidden_fields(terms)}
     return _plain({**use, **terms.mechanism.certified(int(terms.dimension))})
+
+
+def _hidden_fields(terms: ReleaseTerms) -> Fields:
+    if (cohorts := terms.cohorts) is None:
+        return {}
+    # Other rounds are amplified by their Rényi divergences (theory/sampling.md, Propositions 2 to
+    # 12), which no small program derives again; compared with Gaussian noise a round is a pair of
+    # mixtures on a line (Propositions 13 to 15).
+    one_round = terms.mechanism.release(int(terms.dimension), 1, "replace_one")
+    if one_round.squared_mu is None:
+        raise ValueError(
+            "Expected noise, or one bit a coordinate of whole updates, with hidden cohorts in a "
+            f"certificate, got {terms.mechanism!r}: no Gaussian noise that hides as little is "
+            "known; certify the rounds of one client."
+        )
+    rate = sampling_rate(cohorts.cohort, cohorts.population)
+    return {"hidden": {"draw": cohorts.draw, "rate": rate}}
 
 
 def _plain(value: Any) -> Any:
@@ -280,7 +301,7 @@ def _plain(value: Any) -> Any:
             law, parameter = LAWS[type(value)]
             number = getattr(value, parameter)
             return {"law": law, parameter: number if parameter == "trials" else _exact(number)}
-        case [*blocks]:
+        case [(_, int()), *_] as blocks:
             # Sorted, for their order says nothing.
             return sorted((_block_fields(*each) for each in blocks), key=_canonical)
     return value

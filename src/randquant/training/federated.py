@@ -31,7 +31,7 @@ from randquant.training.records import RoundMetrics
 from randquant.training.request import complete
 from randquant.training.run import Run
 from randquant.training.runs import binding, execution
-from randquant.training.runs.setup import RunInputs
+from randquant.training.runs.setup import RunInputs, standardization_query
 from randquant.training.runs.store import RunStore, Secret, digest, run_key
 from randquant.training.server import Callback, Server
 
@@ -258,7 +258,11 @@ def _train_in(
     trained = learner.trained_model()
     if statistics is not None:
         trained = Standardized(trained, statistics).eval()
-    return Run(trained, record, home, temporary=temporary)
+    query, declared = standardization_query(record.config, problem), RunStore(home).sent_rounds()
+    return Run(
+        trained, record, home, declared=declared.declared,
+        table=None if query is None else query.survey, temporary=temporary,
+    )  # fmt: skip
 
 
 def _with_initial_weights(

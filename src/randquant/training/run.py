@@ -14,6 +14,7 @@ from randquant._internal.rounding import round_up
 from randquant.privacy.accounting.relations import by_relation
 from randquant.privacy.guarantee import Guarantee, Neighboring
 from randquant.rounds.statement import ReleaseTerms, Statement, stated
+from randquant.statistics.surveys import Survey
 from randquant.training.config import TrainConfig
 from randquant.training.configured import configured_mechanism
 from randquant.training.records import RoundMetrics, RunRecord, RunSummary
@@ -48,10 +49,19 @@ class Run:
     """
 
     def __init__(
-        self, model: nn.Module, record: RunRecord, folder: Path, *, temporary: bool = False
+        self,
+        model: nn.Module,
+        record: RunRecord,
+        folder: Path,
+        *,
+        declared: int,
+        table: Survey | None = None,
+        temporary: bool = False,
     ) -> None:
         self.model = model
         self.folder = folder
+        # What a certificate states besides: the declared rounds, and the table asked before them.
+        self._declared, self._table = declared, table
         self.history: Sequence[RoundMetrics] = tuple(record.metrics)
         self.summary: RunSummary = record.summary
         self.config: TrainConfig = record.config
@@ -114,21 +124,25 @@ class Run:
 @stated.register
 def _(run: Run) -> Statement:
     config, summary = run.config, run.summary
-    if summary.spent is not None:
-        raise ValueError(
-            f"Expected a run before which nothing was spent, got {summary.spent}: a certificate of "
-            "version 1 cannot state both; certify the table and the training, and add."
-        )
+    if summary.guarantee is None:
+        raise ValueError(f"Expected a run with a guarantee to certify, got {run}: it has none.")
     guarantees = (
         summary.guarantee, summary.other_relation, summary.beside, summary.beside_other_relation,
     )  # fmt: skip
-    claims = [each for each in guarantees if each is not None]
-    if not claims:
-        raise ValueError(f"Expected a run with a guarantee to certify, got {run}: it has none.")
+    # Under `model` trust the second guarantee is against others, who see more.
+    trust = summary.guarantee.trust
+    claims = [each for each in guarantees if each is not None and each.trust == trust]
     coordinates = summary.dimension + len(config.privacy.numbers)
-    mechanism = configured_mechanism(config)
-    terms = ReleaseTerms(mechanism, coordinates, summary.participations, summary.examples)
-    return Statement([[terms]], claims)
+    hidden = config.hidden_cohorts
+    rounds = summary.participations if hidden is None else run._declared
+    terms: list[ReleaseTerms | Guarantee] = [
+        ReleaseTerms(configured_mechanism(config), coordinates, rounds, summary.examples, hidden)
+    ]
+    if run._table is not None:
+        terms.append(ReleaseTerms(run._table, 0, 1))
+    if config.privacy.spent is not None:
+        terms.append(config.privacy.spent)
+    return Statement([terms], claims)
 
 
 def _beside(other: Guarantee | None) -> list[str]:

@@ -68,14 +68,13 @@ def run(
         name, parameters, trust=trust, cohort=cohort, clip_norm=clip_norm,
         coordinates=coordinates,
     )  # fmt: skip
-    cohorts = _cohorts(rounds, participation, of_rounds, everybody_sends, trust)
+    cohorts, counted = _cohorts(rounds, participation, of_rounds, everybody_sends, trust)
 
     def guarantees_for(examples: int | None) -> tuple[Guarantee, Guarantee | None]:
         def released(relation: Neighboring) -> Release | None:
             return run_release(
-                mechanism, dimension, rounds if cohorts is None else cohorts.rounds, relation,
-                examples=examples, cohorts=cohorts,
-            )  # fmt: skip
+                mechanism, dimension, counted, relation, examples=examples, cohorts=cohorts
+            )
 
         return _guarantees(name, released, neighboring, delta)
 
@@ -104,7 +103,8 @@ def run(
         pure = certify(build(name, parameters))
         result["per_coordinate"] = selected_fields(pure, "order", "epsilon", "witness")
         lines.append(f"per coordinate and round: {pure}")
-    written = _written(certificate, ReleaseTerms(mechanism, dimension, rounds, examples), claims)
+    terms = ReleaseTerms(mechanism, dimension, counted, examples, cohorts)
+    written = _written(certificate, terms, claims)
     return Output(result, [*lines, *result["notes"], *written])
 
 
@@ -151,11 +151,12 @@ def _cohorts(
     of_rounds: int | None,
     everybody_sends: bool,
     trust: Trust | None,
-) -> HiddenCohorts | None:
-    # None if cohorts are seen: then no amplification by sampling may be claimed.
+) -> tuple[HiddenCohorts | None, int]:
+    # None if cohorts are seen: then no amplification by sampling may be claimed, and the rounds
+    # that count are the client's; else those of the run.
     if participation == "seen":
         _refuse_hidden(of_rounds, everybody_sends, trust)
-        return None
+        return None, rounds
     if of_rounds is None:
         raise ValueError(
             f"Expected --of-rounds with --participation {participation}: the number of rounds of "
@@ -166,9 +167,9 @@ def _cohorts(
         "rounds", rounds, low=1, high=of_rounds, why="the run has no more rounds"
     )
     # The sampling rate: a client's rounds are to all rounds as the cohort is to the population.
-    return HiddenCohorts(
-        participation, of_rounds, rounds, of_rounds, trust == "model", everybody_sends
-    )
+    models = trust == "model"
+    cohorts = HiddenCohorts(participation, of_rounds, rounds, of_rounds, models, everybody_sends)
+    return cohorts, of_rounds
 
 
 COMMAND = Command(
