@@ -44,7 +44,7 @@ def is_linear(problem: Problem, operations: Sequence[str]) -> bool:
     """
     # By exact types and the operations that were read: a subclass, or a forward function of an
     # instance, may compute something else.
-    model, table = problem.model, problem.clients.table
+    model, example = problem.model, problem.clients.example
     layers = list(model.children()) if type(model) is nn.Sequential else [model]
     flat = [type(layer) for layer in layers] == [nn.Flatten, nn.Linear]
     return (
@@ -54,10 +54,10 @@ def is_linear(problem: Problem, operations: Sequence[str]) -> bool:
         and (not flat or (layers[0].start_dim, layers[0].end_dim) == (1, -1))
         and layers[-1].bias is not None
         and len(problem.parts) == 2
-        and table is not None
-        and isinstance(table.features, torch.Tensor)
-        and table.features.dtype == torch.float32
-        and _has_formula(problem.loss, table.targets, problem.dry_run.outputs)
+        and problem.clients.stored
+        and isinstance(example.features, torch.Tensor)
+        and example.features.dtype == torch.float32
+        and _has_formula(problem.loss, example.targets, problem.dry_run.outputs)
     )
 
 
@@ -297,6 +297,9 @@ def _looked_up(
     return _embedded(indices, weight, padding, **options)
 
 
+_Owners = tuple[Sequence[int], Sequence[int]]
+
+
 class VectorizedClients:
     """Computes the local steps of several clients at once.
 
@@ -334,27 +337,31 @@ class VectorizedClients:
         self._watched, self._guarded = watched, guarded
         self._rate, self._width, self._linear = work.learning_rate, pass_width(work), linear
 
-    def updates(self, steps: Sequence[list[np.ndarray]]) -> tuple[torch.Tensor, np.ndarray]:
+    def updates(
+        self, clients: Sequence[int], steps: Sequence[list[np.ndarray]]
+    ) -> tuple[torch.Tensor, np.ndarray]:
         """Return updates (n, d) and first losses (n,).
 
         Args:
+            clients: numbers of the clients.
             steps: each client's samples of each of its steps. A client with fewer steps than
                 others stays where it is in the last ones.
         """
-        start, firsts = self._copies.weights(), np.array([samples[0] for samples, *_ in steps])
+        start, firsts = self._copies.weights(), [samples[0] for samples, *_ in steps]
+        owners = clients, firsts
         # Compared after the steps: what a module stores of these clients would reach the next ones.
         before = self._attributes()
         with ClientGuard() if self._guarded else nullcontext() as guard:
             if self._rate is None:
                 batches = [samples for samples, *_ in steps]
-                update, losses, _ = self._step(start, None, batches, firsts)
+                update, losses, _ = self._step(start, None, batches, owners)
             else:
                 weights, shared, losses = start, None, torch.empty(0)
                 for number in range(max(map(len, steps))):
                     batches = [
                         each[number] if number < len(each) else _NO_SAMPLES for each in steps
                     ]
-                    parts, step_losses, lengths = self._step(weights, shared, batches, firsts)
+                    parts, step_losses, lengths = self._step(weights, shared, batches, owners)
                     weights = _stepped(weights, parts, lengths)
                     # All begin at one set of weights; after a step each client has its own.
                     shared, losses = 0, losses if number else step_losses
@@ -384,7 +391,7 @@ class VectorizedClients:
         weights: dict,
         shared: int | None,
         batches: Sequence[np.ndarray],
-        firsts: np.ndarray,
+        owners: _Owners,
     ) -> tuple[dict, torch.Tensor, torch.Tensor]:
         """Return each client's gradient on its batch, its loss, and its step's length in gradients.
 
@@ -392,15 +399,15 @@ class VectorizedClients:
             weights: each client's (n, *shape), or shared ones (*shape).
             shared: 0 for each client's, None for shared ones, as vmap's `in_dims`.
             batches: each client's samples; empty for a client without a step.
-            firsts: one sample of each client, which pads its batch.
+            owners: the clients, and one sample of each, which pads its batch.
         """
         starts = range(0, max(map(len, batches)), self._width)
         # A single pass is gathered once for both loops; several would need too much memory to keep.
-        only = self._pass(batches, firsts, 0) if len(starts) == 1 else None
+        only = self._pass(batches, owners, 0) if len(starts) == 1 else None
         parts: dict[str, Any] = dict.fromkeys(weights, 0.0)
         losses: Any = 0.0
         for start in starts:
-            some = only or self._pass(batches, firsts, start)
+            some = only or self._pass(batches, owners, start)
             pass_parts, pass_losses = self._gradients(weights, shared, some)
             # A client without an example in this pass is not moved, even if its padding overflows.
             parts = {name: each + some.without_absent(pass_parts[name])
@@ -413,7 +420,7 @@ class VectorizedClients:
         curvature: Any = 0.0
         # In a second loop, because the direction of the step is known after the last pass only.
         for start in starts:
-            some = only or self._pass(batches, firsts, start)
+            some = only or self._pass(batches, owners, start)
             output, change = self._changes(weights, shared, parts, square, some.features)
             pass_curvature = weighted_curvature(
                 self._loss, output, change, some.targets, some.weight
@@ -421,17 +428,18 @@ class VectorizedClients:
             curvature = curvature + some.without_absent(pass_curvature)
         return parts, losses, step_length(square, curvature, losses)
 
-    def _pass(self, batches: Sequence[np.ndarray], firsts: np.ndarray, start: int) -> _Pass:
+    def _pass(self, batches: Sequence[np.ndarray], owners: _Owners, start: int) -> _Pass:
         some = [samples[start : start + self._width] for samples in batches]
         real = np.arange(self._width) < np.array([[len(samples)] for samples in some])
         # Clients with fewer samples are padded with one of their own, of weight zero: infinity
         # times zero is NaN, and no other client's sample may cause that.
+        clients, firsts = owners
         padding = [[*samples[:1], first][0] for samples, first in zip(some, firsts, strict=True)]
         index = np.repeat(np.array(padding)[:, None], self._width, axis=1)
         index[real] = np.concatenate(some)
         # Weights are shares of the whole batch, so that the passes' gradients add up to its mean.
         sizes = np.array([[max(1, len(samples))] for samples in batches])
-        features, targets = self._data.rows(index)
+        features, targets = self._data.rows(clients, index)
         if self._linear:
             # The model may have a Flatten layer, which the formula skips.
             features = features.flatten(2)
@@ -529,7 +537,7 @@ def find_obstacle(
         return Obstacle("a training step that draws random numbers, or may", certain=True)
     if _is_hooked(problem.model):
         return Obstacle("a model with hooks, which would run for several at once", certain=True)
-    if not clipped and problem.clients.table is None:
+    if not clipped and not problem.clients.stored:
         return Obstacle("examples that are read when they are needed", certain=True)
     if not clipped and apart:
         return Obstacle("cohorts that nobody sees, which must not show in rounding", certain=True)

@@ -159,7 +159,7 @@ class RoundCollector:
                 1.0 if problem.uniform_loss is None else float(losses[row] / problem.uniform_loss)
             )
             # An error names its client: in this simulation its data are the caller's.
-            with error_context(problem.clients.names[client]):
+            with error_context(str(problem.clients.names[client])):
                 _check_finite(updates[row])
                 vectors[row] = self.preparation.vector(
                     updates[row], weights, relative_loss, self._client_numbers(client)
@@ -187,7 +187,7 @@ class RoundCollector:
         # Measured before the client trains: afterwards its model would fit its own data.
         if (scalars := self.preparation.scalars) is None:
             return {}
-        values = {EXAMPLES: float(self.learner.problem.clients.sizes[client])}
+        values = {EXAMPLES: float(self.learner.size(client))}
         # Evaluation costs a pass over the client's data: only if one of its results is sent.
         if {number.name for number in scalars.numbers} & {"accuracy", "loss"}:
             scores = self.learner.evaluate(client)

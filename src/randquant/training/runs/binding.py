@@ -7,14 +7,18 @@ of a client's data.
 from __future__ import annotations
 
 import hmac
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from randquant._internal.serialization import from_json
 from randquant.channels.keys import Key
-from randquant.local_training.examples import Examples, StoredExamples
+from randquant.local_training.clients import ClientSet, is_in_memory
+from randquant.local_training.examples import Examples, converted, ready_type
 from randquant.local_training.models import described, tensors
 from randquant.local_training.problem import Problem, without_addresses
 from randquant.training.runs.store import RunStore
@@ -52,28 +56,30 @@ def bind(problem: Problem, key: Key) -> Binding:
     """Compute the binding of a run with this key to its problem."""
     secret = key.fold_in("binding").words(4).tobytes()
 
-    def digest(*parts: object) -> str:
+    def digest(parts: Iterable[object]) -> str:
         mac = hmac.new(secret, digestmod="sha256")
         for part in parts:
-            content = part if isinstance(part, memoryview) else memoryview(repr(part).encode())
+            if not isinstance(part, _Content):
+                part = _whole(memoryview(repr(part).encode()))
+            length, pieces = part
             # With its length, so that no two lists of parts are the same bytes.
-            mac.update(len(content).to_bytes(8, "big"))
-            mac.update(content)
+            mac.update(length.to_bytes(8, "big"))
+            for piece in pieces:
+                mac.update(piece)
         return mac.hexdigest()
 
-    clients = problem.clients
     tensors = [
         part
         for name, tensor in problem.model.state_dict().items()
-        for part in (name, str(tensor.dtype), tuple(tensor.shape), _content(tensor))
+        for part in (name, str(tensor.dtype), tuple(tensor.shape), _whole(_bytes(tensor.detach())))
     ]
     loss = problem.loss
     name = getattr(loss, "__qualname__", None) or without_addresses(loss)
     return Binding(
-        digest(problem.parts, problem.buffers, *tensors, *_data(problem.statistics)),
-        digest(getattr(loss, "__module__", ""), name),
-        digest(clients.names, *_data(clients.table), *(_bytes(rows) for rows in clients.places)),
-        digest(*_data(problem.test)),
+        digest([problem.parts, problem.buffers, *tensors, *_data(problem.statistics)]),
+        digest([getattr(loss, "__module__", ""), name]),
+        digest(_clients(problem.clients)),
+        digest(_data(problem.test)),
     )
 
 
@@ -95,18 +101,47 @@ def check(store: RunStore, binding: Binding) -> None:
             )
 
 
-def _data(examples: Examples | None) -> list[object]:
-    # Data that is read from elsewhere would have to be read in full: its size must do.
-    if not isinstance(examples, StoredExamples):
-        return [None if examples is None else len(examples)]
-    inputs = tensors(examples.features)
-    shapes = described(examples.features, lambda tensor: str(tuple(tensor.shape)))
-    return [*map(_content, inputs), _content(examples.targets), shapes]
+class _Content(NamedTuple):
+    """The bytes of data: how many, and piece by piece, so that they are not copied at once."""
+
+    length: int
+    pieces: Iterable[memoryview]
 
 
-def _content(tensor: torch.Tensor) -> memoryview:
-    return _bytes(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+def _whole(piece: memoryview) -> _Content:
+    return _Content(len(piece), [piece])
 
 
-def _bytes(array: np.ndarray) -> memoryview:
-    return np.ascontiguousarray(array).data.cast("B")
+def _clients(clients: ClientSet) -> Iterator[object]:
+    yield clients.names
+    # Data that are read from elsewhere would have to be read in full: their sizes must do, or
+    # nothing where even those are not known.
+    yield from _stored(clients.sources) if clients.in_memory else [None]
+    start = 0
+    for source in clients.sources if clients.known else ():
+        # Which rows of all clients' are its own.
+        first = start if clients.in_memory else 0
+        rows = np.arange(first, first + len(source), dtype=np.int64)
+        yield _whole(rows.data.cast("B"))
+        start += len(source)
+
+
+def _data(examples: Examples | None) -> Iterable[object]:
+    if is_in_memory(examples):
+        return _stored([examples])
+    return [None if examples is None else len(examples)]
+
+
+def _stored(sources: Sequence[Any]) -> Iterator[object]:
+    # Tensor by tensor, of all together: the same as if they were joined to one table.
+    count = sum(map(len, sources))
+    every = [[*tensors(each.features), each.targets] for each in sources]
+    for parts in zip(*every, strict=True):
+        length = count * math.prod(parts[0].shape[1:]) * ready_type(parts[0]).itemsize
+        owned = zip(sources, parts, strict=True)
+        yield _Content(length, (_bytes(converted(each.own(part))) for each, part in owned))
+    yield described(sources[0].features, lambda each: str((count, *each.shape[1:])))
+
+
+def _bytes(tensor: torch.Tensor) -> memoryview:
+    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data.cast("B")
