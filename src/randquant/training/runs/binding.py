@@ -116,14 +116,13 @@ def _clients(clients: ClientSet) -> Iterator[object]:
     yield clients.names
     # Data that are read from elsewhere would have to be read in full: their sizes must do, or
     # nothing where even those are not known.
-    yield from _stored(clients.sources) if clients.in_memory else [None]
-    start = 0
+    in_memory, start = clients.in_memory, 0
+    yield from _stored(clients.sources) if in_memory else [None]
     for source in clients.sources if clients.known else ():
-        # Which rows of all clients' are its own.
-        first = start if clients.in_memory else 0
-        rows = np.arange(first, first + len(source), dtype=np.int64)
+        # Where its rows are among those of all clients.
+        rows = np.arange(start, start + len(source), dtype=np.int64)
         yield _whole(rows.data.cast("B"))
-        start += len(source)
+        start += len(source) if in_memory else 0
 
 
 def _data(examples: Examples | None) -> Iterable[object]:
