@@ -52,7 +52,7 @@ class BatchReader:
         for client in clients:
             with self._reading:
                 source = self._problem.clients.sources[client]
-            with error_context(self._name(client)):
+            with error_context(self._problem.clients.names[client]):
                 check_stored_labels(source, self._problem.labels)
             self._threads.opened[client] = source
 
@@ -82,7 +82,7 @@ class BatchReader:
         if isinstance(source, StoredExamples):
             features, targets = self.rows([client], places[None])
             return map_tensors(lambda each: each[0], features), targets[0]
-        with self._reading, error_context(self._name(client)):
+        with self._reading, error_context(self._problem.clients.names[client]):
             return self._read(source, places, seed)
 
     def rows(self, clients: Sequence[int], places: np.ndarray) -> tuple[Any, Tensor]:
@@ -92,9 +92,8 @@ class BatchReader:
         """
         select = self._gathered if self._table is None else self._table.rows
         features, targets = select(clients, places)
-        return self._shaped(features, places.shape), targets.to(self._device).unflatten(
-            0, places.shape
-        )
+        targets = targets.to(self._device).unflatten(0, places.shape)
+        return self._shaped(features, places.shape), targets
 
     def _gathered(self, clients: Sequence[int], places: np.ndarray) -> tuple[Any, Tensor]:
         sources: list[Any] = [self.source(client) for client in clients]
@@ -105,7 +104,7 @@ class BatchReader:
             source.copy_rows(places[number], [array[number] for array in arrays])
             if source.mapped:
                 *inputs, own_targets = (each[number] for each in slots)
-                with error_context(self._name(clients[number])):
+                with error_context(self._problem.clients.names[clients[number]]):
                     self._check(tuple(inputs), own_targets)
         return features, targets
 
@@ -154,50 +153,31 @@ class BatchReader:
 
         return map_tensors(shaped, features)
 
-    def _name(self, client: int) -> str:
-        return str(self._problem.clients.names[client])
-
 
 class _DeviceTable:
-    """The examples of all clients in one table on a device, from which rows are gathered at once.
-
-    Args:
-        sources: each client's, in memory. Clients may have rows of the same tensors.
-        device: where they are copied to.
-    """
+    """The examples of clients in memory in one table on a device, which gathers rows at once."""
 
     def __init__(self, sources: Sequence[Any], device: torch.device) -> None:
-        self._sources, self._device = sources, device
-        parts, starts, length = {}, [], 0
-        for source in sources:
-            key = tuple(map(id, (*tensors(source.features), source.targets)))
-            if key not in parts:
-                parts[key] = length, source
-                length += len(source.targets)
-            starts.append(parts[key][0])
-        self._starts = starts
+        self._device, ends = device, np.cumsum([len(each) for each in sources])
+        self._starts = ends - [len(each) for each in sources]
 
-        def joined(*each: Tensor) -> Tensor:
-            kind = {"dtype": ready_type(each[0]), "device": device}
-            whole = torch.empty((length, *each[0].shape[1:]), **kind)
-            # Part by part, so that the device does not hold them twice.
-            for (start, _), part in zip(parts.values(), each, strict=True):
-                whole[start : start + len(part)] = part
-            return whole
+        def joined(*parts: Tensor) -> Tensor:
+            kind = {"dtype": ready_type(parts[0]), "device": device}
+            table = torch.empty((ends[-1], *parts[0].shape[1:]), **kind)
+            # Part by part, so that neither side holds them twice.
+            for start, end, source, part in zip(self._starts, ends, sources, parts, strict=True):
+                table[start:end] = source.own(part)
+            return table
 
-        self._features = map_tensors(joined, *(each.features for _, each in parts.values()))
-        self._targets = joined(*(each.targets for _, each in parts.values()))
+        self._features = map_tensors(joined, *(each.features for each in sources))
+        self._targets = joined(*(each.targets for each in sources))
 
     def __len__(self) -> int:
-        return sum(map(len, self._sources))
+        return len(self._targets)
 
     def rows(self, clients: Sequence[int], places: np.ndarray) -> tuple[Features, Tensor]:
         """Return features and targets of clients' examples at `places` (n, k), in one row each."""
-        index = places.copy()
-        for own, client in zip(index, clients, strict=True):
-            if (rows := self._sources[client].rows) is not None:
-                own[:] = rows[own]
-            own += self._starts[client]
+        index = places + self._starts[np.array(clients)][:, None]
         where = torch.from_numpy(index.reshape(-1)).to(self._device)
         features = map_tensors(lambda each: each.index_select(0, where), self._features)
         return features, self._targets.index_select(0, where)

@@ -213,7 +213,7 @@ class Learner:
         else:
             pairs = []
             for client in clients:
-                with error_context(str(self.problem.clients.names[client])):
+                with error_context(self.problem.clients.names[client]):
                     pairs.append(self._sequential.update(client, key))
             updates = torch.stack([update for update, _ in pairs])
             losses = np.array([loss for _, loss in pairs])

@@ -34,7 +34,7 @@ class ClientSet:
     """Every client's examples.
 
     Attributes:
-        names: each client's name, or a range of numbers.
+        names: each client's name, or its number.
         sources: each client's examples: a tuple, or a `ReadClients`.
         example: one example of the first client, of which only the shapes and types are used.
     """
@@ -80,7 +80,7 @@ class ClientSet:
 
     def take(self, client: int, places: np.ndarray) -> tuple[Features, Tensor]:
         """Return features and targets of a client's examples at some of its `places`."""
-        with error_context(str(self.names[client])):
+        with error_context(self.names[client]):
             return self.sources[client].take(places)
 
     def made_up(self, classes: int | None = None) -> StoredExamples:
@@ -112,7 +112,7 @@ class ReadClients(Sequence[Examples]):
     """Clients whose data are read anew each time that they are asked for, and not kept.
 
     Attributes:
-        names: each client's name, with which `read` is called.
+        names: what `read` is called with for each client.
         read: returns a client's data, in any form that `as_examples` takes. Random numbers that it
             draws are the same each time.
         columns, classes: as for `as_examples`.
@@ -132,12 +132,15 @@ class ReadClients(Sequence[Examples]):
 
     def __getitem__(self, client: Any) -> Any:
         name = self.names[client]
-        with error_context(str(name)), seeded(client):
+        with error_context(name), seeded(client):
             source = as_examples(self.read(name), self.columns, self.classes)
             if is_in_memory(source):
-                check_stored(source)
+                # A function may use one array again for the next client, whose data would then
+                # take the place of this one's.
+                source = StoredExamples(*source.take(np.arange(len(source))))
+                check_finite(source.features, source.targets)
             if self.described:
-                _check_same(_described(source), self.described, str(self.names[0]))
+                _check_same(_described(source), self.described, self.names[0])
                 # How all clients are computed was decided by this.
                 if isinstance(source, StoredExamples) != self.stored:
                     raise TypeError(
@@ -153,7 +156,7 @@ def is_in_memory(examples: Examples | None) -> TypeGuard[StoredExamples]:
 
 
 @contextmanager
-def error_context(name: str, what: str = "Client ") -> Iterator[None]:
+def error_context(name: object, what: str = "Client ") -> Iterator[None]:
     """Name the client, or other data, in the errors that are raised within."""
     try:
         yield
@@ -235,19 +238,19 @@ def _clients_by_function(
     population: int | Sequence[Any],
 ) -> ClientSet:
     if isinstance(population, Sequence) and not isinstance(population, str):
-        names = tuple(population)
-        _check_names([str(name) for name in names])
+        arguments, names = list(population), tuple(map(str, population))
+        _check_names(names)
     else:
-        names = range(validate.whole("population", population, low=1, high=2**31))
-    first = (clients := ReadClients(names, read, columns, classes))[0]
-    example = _first_example(first, str(names[0]))
+        arguments = names = range(validate.whole("population", population, low=1, high=2**31))
+    first = (sources := ReadClients(arguments, read, columns, classes))[0]
+    example = _first_example(first, names[0])
     # How clients are computed, and what all others are compared with.
     stored = isinstance(first, StoredExamples)
-    clients = replace(clients, described=_described(example), stored=stored)
-    return ClientSet(names, clients, example)
+    sources = replace(sources, described=_described(example), stored=stored)
+    return ClientSet(names, sources, example)
 
 
-def _first_example(source: Examples, name: str) -> StoredExamples:
+def _first_example(source: Examples, name: object) -> StoredExamples:
     with error_context(name):
         return StoredExamples(*source.take(np.zeros(1, dtype=np.int64)))
 
@@ -284,12 +287,12 @@ def check_finite(features: Features, targets: Tensor) -> None:
 
 
 def check_public(public: Examples, clients: ClientSet) -> None:
-    """Refuse public examples whose features a client has, as far as both are in memory.
+    """Refuse public examples whose features a client has, as far as both are rows of tensors.
 
     Statistics of public examples are released without noise.
     """
     # By features alone: labels of public examples may be missing or made up.
-    if not is_in_memory(public) or not clients.in_memory:
+    if not (isinstance(public, StoredExamples) and clients.known and clients.stored):
         return
     known = {row: number for number, row in enumerate(_row_bytes(public))}
     for name, source in zip(clients.names, clients.sources, strict=True):
@@ -345,7 +348,7 @@ def _has_columns(value: Any) -> bool:
 def check_alike(examples: Examples, clients: ClientSet, *, targets: bool = True) -> None:
     """Refuse examples of another shape or dtype than the first client's."""
     kind, expected = (_described(each, targets) for each in (examples, clients.example))
-    _check_same(kind, expected, str(clients.names[0]))
+    _check_same(kind, expected, clients.names[0])
 
 
 def _check_all_alike(names: Sequence[str], sources: Sequence[Examples]) -> None:
@@ -357,7 +360,7 @@ def _check_all_alike(names: Sequence[str], sources: Sequence[Examples]) -> None:
             _check_same(kind, first, names[0])
 
 
-def _check_same(kind: str, first: str, name: str) -> None:
+def _check_same(kind: str, first: str, name: object) -> None:
     if kind != first:
         raise ValueError(
             f"Expected examples like those of client {name}, {first}, got {kind}: give all data in "

@@ -98,7 +98,7 @@ def perform_dry_run(
         if loss is nn.functional.cross_entropy:
             _check_several(output)
             _check_scores(output)
-            with error_context(str(clients.names[0])):
+            with error_context(clients.names[0]):
                 check_labels(twice[1], class_number(output, twice[1]))
         first = _loss(loss, output, twice[1])
     # The same batch with the same random numbers: if they differ, a module has stored something.
@@ -134,7 +134,7 @@ def _draws(model: nn.Module, examples: StoredExamples, loss: Loss) -> bool:
 
 def _first_batch(clients: ClientSet) -> tuple[Features, Tensor]:
     places = np.arange(min(DRY_RUN_BATCH_SIZE, len(clients.sources[0])))
-    with error_context(str(clients.names[0])):
+    with error_context(clients.names[0]):
         # Read twice: a run that is resumed must see the same examples.
         batch, again = (clients.take(0, places) for _ in range(2))
         parts = ([*tensors(features), targets] for features, targets in (batch, again))

@@ -159,7 +159,7 @@ class RoundCollector:
                 1.0 if problem.uniform_loss is None else float(losses[row] / problem.uniform_loss)
             )
             # An error names its client: in this simulation its data are the caller's.
-            with error_context(str(problem.clients.names[client])):
+            with error_context(problem.clients.names[client]):
                 _check_finite(updates[row])
                 vectors[row] = self.preparation.vector(
                     updates[row], weights, relative_loss, self._client_numbers(client)

@@ -7,19 +7,18 @@ of a client's data.
 from __future__ import annotations
 
 import hmac
-import math
-from collections.abc import Iterable, Iterator, Sequence
+import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from randquant._internal.serialization import from_json
 from randquant.channels.keys import Key
-from randquant.local_training.clients import ClientSet, is_in_memory
-from randquant.local_training.examples import Examples, converted, ready_type
-from randquant.local_training.models import described, tensors
+from randquant.local_training.clients import is_in_memory
+from randquant.local_training.examples import Examples, converted
+from randquant.local_training.models import tensors
 from randquant.local_training.problem import Problem, without_addresses
 from randquant.training.runs.store import RunStore
 
@@ -56,29 +55,29 @@ def bind(problem: Problem, key: Key) -> Binding:
     """Compute the binding of a run with this key to its problem."""
     secret = key.fold_in("binding").words(4).tobytes()
 
-    def digest(parts: Iterable[object]) -> str:
+    def digest(*parts: object) -> str:
         mac = hmac.new(secret, digestmod="sha256")
-        for part in parts:
-            if not isinstance(part, _Content):
-                part = _whole(memoryview(repr(part).encode()))
-            length, pieces = part
+        # Client by client, so that no more than one client's data are copied at a time.
+        for part in itertools.chain.from_iterable(
+            each if isinstance(each, Iterator) else [each] for each in parts
+        ):
+            content = part if isinstance(part, memoryview) else memoryview(repr(part).encode())
             # With its length, so that no two lists of parts are the same bytes.
-            mac.update(length.to_bytes(8, "big"))
-            for piece in pieces:
-                mac.update(piece)
+            mac.update(len(content).to_bytes(8, "big"))
+            mac.update(content)
         return mac.hexdigest()
 
     tensors = [
         part
         for name, tensor in problem.model.state_dict().items()
-        for part in (name, str(tensor.dtype), tuple(tensor.shape), _whole(_bytes(tensor.detach())))
+        for part in (name, str(tensor.dtype), tuple(tensor.shape), _content(tensor.detach()))
     ]
-    loss = problem.loss
+    clients, loss = problem.clients, problem.loss
     name = getattr(loss, "__qualname__", None) or without_addresses(loss)
     return Binding(
-        digest([problem.parts, problem.buffers, *tensors, *_data(problem.statistics)]),
-        digest([getattr(loss, "__module__", ""), name]),
-        digest(_clients(problem.clients)),
+        digest(problem.parts, problem.buffers, *tensors, _data(problem.statistics)),
+        digest(getattr(loss, "__module__", ""), name),
+        digest(clients.names, *map(_data, clients.sources if clients.known else ())),
         digest(_data(problem.test)),
     )
 
@@ -101,46 +100,15 @@ def check(store: RunStore, binding: Binding) -> None:
             )
 
 
-class _Content(NamedTuple):
-    """The bytes of data: how many, and piece by piece, so that they are not copied at once."""
-
-    length: int
-    pieces: Iterable[memoryview]
-
-
-def _whole(piece: memoryview) -> _Content:
-    return _Content(len(piece), [piece])
-
-
-def _clients(clients: ClientSet) -> Iterator[object]:
-    yield clients.names
-    # Data that are read from elsewhere would have to be read in full: their sizes must do, or
-    # nothing where even those are not known.
-    in_memory, start = clients.in_memory, 0
-    yield from _stored(clients.sources) if in_memory else [None]
-    for source in clients.sources if clients.known else ():
-        # Where its rows are among those of all clients.
-        rows = np.arange(start, start + len(source), dtype=np.int64)
-        yield _whole(rows.data.cast("B"))
-        start += len(source) if in_memory else 0
+def _data(examples: Examples | None) -> Iterator[object]:
+    # Data that is read from elsewhere would have to be read in full: its size must do.
+    if not is_in_memory(examples):
+        yield None if examples is None else len(examples)
+        return
+    for each in (*tensors(examples.features), examples.targets):
+        yield tuple(each.shape[1:])
+        yield _content(converted(examples.own(each)))
 
 
-def _data(examples: Examples | None) -> Iterable[object]:
-    if is_in_memory(examples):
-        return _stored([examples])
-    return [None if examples is None else len(examples)]
-
-
-def _stored(sources: Sequence[Any]) -> Iterator[object]:
-    # Tensor by tensor, of all together: the same as if they were joined to one table.
-    count = sum(map(len, sources))
-    every = [[*tensors(each.features), each.targets] for each in sources]
-    for parts in zip(*every, strict=True):
-        length = count * math.prod(parts[0].shape[1:]) * ready_type(parts[0]).itemsize
-        owned = zip(sources, parts, strict=True)
-        yield _Content(length, (_bytes(converted(each.own(part))) for each, part in owned))
-    yield described(sources[0].features, lambda each: str((count, *each.shape[1:])))
-
-
-def _bytes(tensor: torch.Tensor) -> memoryview:
+def _content(tensor: torch.Tensor) -> memoryview:
     return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data.cast("B")
