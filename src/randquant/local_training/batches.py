@@ -110,13 +110,12 @@ class BatchReader:
 
     def _buffers(self, count: int) -> tuple[Features, Tensor]:
         # One for each thread: new memory would cost page faults.
-        if count > getattr(self._threads, "length", 0):
+        own: Any = getattr(self._threads, "buffers", (None, ()))
+        if count > len(own[1]):
             # Evaluation calls this in inference mode, and training cannot use such tensors.
             with torch.inference_mode(False):
-                self._threads.buffers = self._problem.clients.example.empty(count)
-            self._threads.length = count
-        features, targets = self._threads.buffers
-        return map_tensors(lambda each: each[:count], features), targets[:count]
+                own = self._threads.buffers = self._problem.clients.example.empty(count)
+        return map_tensors(lambda each: each[:count], own[0]), own[1][:count]
 
     def batches(self, client: int | None = None) -> Iterator[tuple[Features, Tensor]]:
         """Yield features and targets of the test examples, or of all of a client's."""

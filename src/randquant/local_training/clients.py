@@ -37,11 +37,13 @@ class ClientSet:
         names: each client's name, or its number.
         sources: each client's examples: a tuple, or a `ReadClients`.
         example: one example of the first client, of which only the shapes and types are used.
+        stored: whether all clients' examples are rows of tensors, in memory, mapped, or read.
     """
 
     names: Sequence[Any]
     sources: Sequence[Examples]
     example: StoredExamples
+    stored: bool
 
     def __len__(self) -> int:
         return len(self.names)
@@ -50,13 +52,6 @@ class ClientSet:
     def known(self) -> bool:
         """Whether all clients' data are at hand, and not read when their turn comes."""
         return isinstance(self.sources, tuple)
-
-    @property
-    def stored(self) -> bool:
-        """Whether all clients' examples are rows of tensors, in memory, mapped, or read."""
-        if isinstance(self.sources, ReadClients):
-            return self.sources.stored
-        return all(isinstance(each, StoredExamples) for each in self.sources)
 
     @property
     def in_memory(self) -> bool:
@@ -116,16 +111,14 @@ class ReadClients(Sequence[Examples]):
         read: returns a client's data, in any form that `as_examples` takes. Random numbers that it
             draws are the same each time.
         columns, classes: as for `as_examples`.
-        described, stored: shapes and types of the first client's examples, which all must have, and
-            whether they are rows of tensors; empty before it is read.
+        kind: what all clients' examples must be like; empty until the first client is read.
     """
 
     names: Sequence[Any]
     read: Callable[[Any], Any]
     columns: Columns | None
     classes: bool
-    described: str = ""
-    stored: bool = False
+    kind: str = ""
 
     def __len__(self) -> int:
         return len(self.names)
@@ -139,15 +132,13 @@ class ReadClients(Sequence[Examples]):
                 # take the place of this one's.
                 source = StoredExamples(*source.take(np.arange(len(source))))
                 check_finite(source.features, source.targets)
-            if self.described:
-                _check_same(_described(source), self.described, self.names[0])
-                # How all clients are computed was decided by this.
-                if isinstance(source, StoredExamples) != self.stored:
-                    raise TypeError(
-                        "Expected tensors or arrays of all clients, or a data set of all, got both:"
-                        " convert them when they are read."
-                    )
+            _check_same(_kind(source), self.kind or _kind(source), self.names[0])
         return source
+
+
+def _kind(source: Examples) -> str:
+    # Rows of tensors are computed together: the first client's form decides for all.
+    return _described(source) + " of a data set" * (not isinstance(source, StoredExamples))
 
 
 def is_in_memory(examples: Examples | None) -> TypeGuard[StoredExamples]:
@@ -195,14 +186,16 @@ def client_set(
             shapes or kinds than the first client's, not one target for each example, or NaN or
             infinity.
     """
-    if (population is not None) != (is_function := _is_function(clients)):
-        got = "a function without one" if is_function else f"it with a {type(clients).__name__}"
+    if (is_function := _is_function(clients)) != (population is not None):
         raise TypeError(
             "Expected population, the number or the names of clients, with a function that returns "
-            f"a client's data, and only then, got {got}."
+            f"a client's data, and only then, got clients of {type(clients).__name__} and "
+            f"{'no ' * is_function}population."
         )
     if population is not None:
-        return _clients_by_function(clients, columns, classes, population)
+        if isinstance(population, str) or not isinstance(population, Sequence):
+            population = range(validate.whole("population", population, low=1, high=2**31))
+        return _read_clients(ReadClients(population, clients, columns, classes))
     # groupby of pandas and polars yields pairs of a name and a table; polars' names are tuples.
     if type(clients).__name__ in ("DataFrameGroupBy", "GroupBy"):
         clients = {_unwrapped(name): table for name, table in clients}
@@ -224,30 +217,22 @@ def client_set(
         if is_in_memory(source):
             with error_context(name):
                 check_stored(source)
-    return ClientSet(tuple(names), tuple(sources), _first_example(sources[0], names[0]))
+    stored = all(isinstance(each, StoredExamples) for each in sources)
+    return ClientSet(tuple(names), tuple(sources), _first_example(sources[0], names[0]), stored)
 
 
 def _is_function(clients: Any) -> bool:
     return callable(clients) and not hasattr(type(clients), "__getitem__")
 
 
-def _clients_by_function(
-    read: Callable[[Any], Any],
-    columns: Columns | None,
-    classes: bool,
-    population: int | Sequence[Any],
-) -> ClientSet:
-    if isinstance(population, Sequence) and not isinstance(population, str):
-        arguments, names = list(population), tuple(map(str, population))
+def _read_clients(sources: ReadClients) -> ClientSet:
+    names = sources.names
+    if not isinstance(names, range):
+        names = tuple(map(str, names))
         _check_names(names)
-    else:
-        arguments = names = range(validate.whole("population", population, low=1, high=2**31))
-    first = (sources := ReadClients(arguments, read, columns, classes))[0]
-    example = _first_example(first, names[0])
-    # How clients are computed, and what all others are compared with.
-    stored = isinstance(first, StoredExamples)
-    sources = replace(sources, described=_described(example), stored=stored)
-    return ClientSet(names, sources, example)
+    first = sources[0]
+    example, stored = _first_example(first, names[0]), isinstance(first, StoredExamples)
+    return ClientSet(names, replace(sources, kind=_kind(first)), example, stored)
 
 
 def _first_example(source: Examples, name: object) -> StoredExamples:

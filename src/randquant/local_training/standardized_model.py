@@ -75,11 +75,8 @@ def column_counts(problem: Problem, settings: Standardize) -> tuple[int, int]:
         each is not None and not is_in_memory(each) for each in (problem.test, problem.statistics)
     )
     if not isinstance(features, Tensor) or lazy or features.dim() != 2:
-        kind = "examples that are read when they are needed"
-        if not lazy:
-            kind = described(
-                features, lambda tensor: f"shape (n, {str(tuple(tensor.shape[1:]))[1:]}"
-            )
+        shape = described(features, lambda each: f"an example of shape {tuple(each.shape[1:])}")
+        kind = "examples that are read when they are needed" if lazy else shape
         raise ValueError(
             "Expected features in memory as one table (n, features) with standardize, got "
             f"{kind}: give tensors or arrays of rows, or leave standardize out."
@@ -131,11 +128,9 @@ def standardized(problem: Problem, statistics: FeatureStatistics) -> Problem:
         if not is_in_memory(examples):
             return None
         assert isinstance(examples.features, Tensor)
-        features, own_targets = (
-            converted(examples.own(each)) for each in (examples.features, examples.targets)
-        )
-        own_targets = maps.mapped(own_targets) if targets else own_targets
-        return StoredExamples(maps.mapped(features, ""), own_targets)
+        features = maps.mapped(converted(examples.own(examples.features)), "")
+        own_targets = converted(examples.own(examples.targets))
+        return StoredExamples(features, maps.mapped(own_targets) if targets else own_targets)
 
     clients = replace(problem.clients, sources=tuple(map(mapped, problem.clients.sources)))
     return replace(

@@ -297,9 +297,6 @@ def _looked_up(
     return _embedded(indices, weight, padding, **options)
 
 
-_Owners = tuple[Sequence[int], Sequence[int]]
-
-
 class VectorizedClients:
     """Computes the local steps of several clients at once.
 
@@ -348,7 +345,7 @@ class VectorizedClients:
                 others stays where it is in the last ones.
         """
         start, firsts = self._copies.weights(), [samples[0] for samples, *_ in steps]
-        owners = clients, firsts
+        owners = list(zip(clients, firsts, strict=True))
         # Compared after the steps: what a module stores of these clients would reach the next ones.
         before = self._attributes()
         with ClientGuard() if self._guarded else nullcontext() as guard:
@@ -391,7 +388,7 @@ class VectorizedClients:
         weights: dict,
         shared: int | None,
         batches: Sequence[np.ndarray],
-        owners: _Owners,
+        owners: Sequence[tuple[int, int]],
     ) -> tuple[dict, torch.Tensor, torch.Tensor]:
         """Return each client's gradient on its batch, its loss, and its step's length in gradients.
 
@@ -399,7 +396,7 @@ class VectorizedClients:
             weights: each client's (n, *shape), or shared ones (*shape).
             shared: 0 for each client's, None for shared ones, as vmap's `in_dims`.
             batches: each client's samples; empty for a client without a step.
-            owners: the clients, and one sample of each, which pads its batch.
+            owners: each client, and one of its samples, which pads its batch.
         """
         starts = range(0, max(map(len, batches)), self._width)
         # A single pass is gathered once for both loops; several would need too much memory to keep.
@@ -428,12 +425,14 @@ class VectorizedClients:
             curvature = curvature + some.without_absent(pass_curvature)
         return parts, losses, step_length(square, curvature, losses)
 
-    def _pass(self, batches: Sequence[np.ndarray], owners: _Owners, start: int) -> _Pass:
+    def _pass(
+        self, batches: Sequence[np.ndarray], owners: Sequence[tuple[int, int]], start: int
+    ) -> _Pass:
         some = [samples[start : start + self._width] for samples in batches]
         real = np.arange(self._width) < np.array([[len(samples)] for samples in some])
         # Clients with fewer samples are padded with one of their own, of weight zero: infinity
         # times zero is NaN, and no other client's sample may cause that.
-        clients, firsts = owners
+        clients, firsts = zip(*owners, strict=True)
         padding = [[*samples[:1], first][0] for samples, first in zip(some, firsts, strict=True)]
         index = np.repeat(np.array(padding)[:, None], self._width, axis=1)
         index[real] = np.concatenate(some)

@@ -11,7 +11,6 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
-import numpy as np
 import torch
 
 from randquant._internal.serialization import from_json
