@@ -51,7 +51,8 @@ clients = {f"phone {k}": (part, (part[:, 0] > 0).long()) for k, part in enumerat
 test = clients["phone 0"]
 """
 NOISE = "--mechanism local-gaussian --clip-norm 0.7 --noise-multiplier 2"
-OTHERS = {"model", "clients", "loss", "test", "mechanism", "folder", "progress", *VALUES}
+OTHERS = {"model", "clients", "loss", "test", "mechanism", "folder", "progress", "population",
+          *VALUES}  # fmt: skip
 """Arguments of `randquant.train` that are in the file, or have an option of another name."""
 
 
