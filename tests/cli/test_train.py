@@ -279,6 +279,15 @@ def test_a_file_may_define_what_no_word_can_say_and_options_change_it(here, aske
     assert other.mechanism.channel == CHANNEL
 
 
+def test_a_file_may_define_a_population_and_a_function_of_its_clients(here, asked):
+    data = "data = clients\ndef clients(number):\n    return data[f'phone {number}']\n"
+    (here / "own.py").write_text(f"{OWN}\n{data}population = 11\n")
+    for line in ("", RQM):  # which is built for the cohort, and so for the population
+        config, objects = asked(of_command(line))
+        assert config.task.population == len(objects.problem.clients) == 11
+        assert not objects.problem.clients.known
+
+
 def test_random_numbers_of_a_file_are_the_same_in_every_call(here, asked):
     torch.manual_seed(5)
     before = torch.get_rng_state()

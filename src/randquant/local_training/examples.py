@@ -161,7 +161,7 @@ class ReadExamples:
                 "give a Dataset of pairs, or name its two columns."
             )
         features, target = as_features(item[0]), _ready(_tensor(item[1], "targets"))
-        return map_tensors(converted, features), converted(target)
+        return map_tensors(lambda x: converted(x).contiguous(), features), converted(target)
 
 
 def as_examples(data: Any, columns: Columns | None = None, classes: bool = True) -> Examples:
@@ -412,7 +412,7 @@ def ready_type(tensor: Tensor) -> torch.dtype:
 
 def converted(tensor: Tensor) -> Tensor:
     """Return a tensor in the type that a model takes it in."""
-    return tensor.to(ready_type(tensor)).contiguous()
+    return tensor.to(ready_type(tensor))
 
 
 def _is_mapped(value: Any) -> bool:

@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
+import numpy as np
 import torch
 
 from randquant._internal.serialization import from_json
@@ -69,7 +70,7 @@ def bind(problem: Problem, key: Key) -> Binding:
     tensors = [
         part
         for name, tensor in problem.model.state_dict().items()
-        for part in (name, str(tensor.dtype), tuple(tensor.shape), _content(tensor.detach()))
+        for part in (name, str(tensor.dtype), tuple(tensor.shape), _weights(tensor))
     ]
     clients, loss = problem.clients, problem.loss
     name = getattr(loss, "__qualname__", None) or without_addresses(loss)
@@ -109,5 +110,12 @@ def _data(examples: Examples | None) -> Iterator[object]:
         yield _content(converted(examples.own(each)))
 
 
+def _weights(tensor: torch.Tensor) -> memoryview:
+    # Of any type, also of those that NumPy does not have.
+    return _content(tensor.detach().contiguous().reshape(-1).view(torch.uint8))
+
+
 def _content(tensor: torch.Tensor) -> memoryview:
-    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data.cast("B")
+    # By NumPy, since torch copies small strided tensors on several threads, which wait longer for
+    # each other than the copies take.
+    return np.ascontiguousarray(tensor.numpy()).data.cast("B")
