@@ -17,6 +17,7 @@ import randquant as rq
 from randquant.aggregation import LocalGaussian
 from randquant.channels import Key
 from randquant.local_training import Learner, StoredExamples, Work, as_examples, make_problem
+from randquant.local_training.batches import _DeviceTable
 
 RNG = np.random.default_rng(0)
 SIZES = (5, 9, 3, 7)
@@ -195,8 +196,8 @@ def test_what_is_wrong_with_a_client_is_said_when_it_is_read(number, sentence):
             {"local": rq.Local(standardize=rq.Standardize(-3, 3, share=0))},
             "features in memory as one table .* got examples that are read when they are needed",
         ),
-        ({"clients": DATA}, "Expected population, .* got clients of list and population"),
-        ({"population": None}, "Expected population, .* of function and no population"),
+        ({"clients": DATA}, "Expected population, .* got one without the other"),
+        ({"population": None}, "Expected population, .* got one without the other"),
         ({"population": 0}, "Expected population >= 1"),
         ({"population": "abcd"}, "Expected population"),
         ({"population": []}, "Expected at least one client, got 0"),
@@ -294,6 +295,32 @@ def test_rows_of_a_shared_data_set_are_not_copied():
     with pytest.raises(ValueError, match=r"Client 0: Expected finite features, .* in example 2"):
         make_problem(model(), parts)
     assert make_problem(model(), parts[1:]).dry_run.classes == 3
+
+
+@pytest.mark.parametrize("work", WORKS)
+def test_a_table_on_a_device_has_the_same_rows(work):
+    """Where there is no GPU, the table that one would have is on the CPU."""
+    whole = TensorDataset(
+        *(torch.from_numpy(np.concatenate(each)) for each in zip(*DATA, strict=True))
+    )
+    data = [Subset(whole, range(5, 14)), FORMS["strided"](*DATA[2]), DATA[0]]
+    learner = Learner(make_problem(model(), data, test=data[0]), work)
+    wanted, scores = learner.updates([2, 0, 1], KEY), learner.evaluate(0)
+    learner._data._table = _DeviceTable(learner.problem.clients.sources, torch.device("cpu"))
+    for one, other in zip(wanted, learner.updates([2, 0, 1], KEY), strict=True):
+        assert np.array_equal(one, other)
+    assert learner.evaluate(0) == scores
+
+
+@pytest.mark.parametrize("kind", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_one_number_that_is_not_finite_is_found_in_any_tensor(value, kind):
+    for turn in (lambda x: x, lambda x: x[::2], lambda x: x.T.contiguous().T):
+        for row in (0, 17, 18):
+            x = turn(torch.zeros(38, 33, dtype=kind))
+            x[row, row] = value
+            with pytest.raises(ValueError, match=f"in example {row}: repair"):
+                make_problem(model(), [(x, torch.zeros(len(x)))])
 
 
 def test_large_numbers_are_refused_in_the_type_that_models_take():

@@ -32,13 +32,9 @@ class BatchReader:
 
     def __init__(self, problem: Problem, device: torch.device, layout: torch.memory_format) -> None:
         self._problem, self._device, self._layout = problem, device, layout
-        # Where the user's tensors are not used as they are, because they must be on a device.
-        self._table, self._test = None, None
-        if device.type != "cpu":
-            if problem.clients.in_memory:
-                self._table = _DeviceTable(problem.clients.sources, device)
-            if is_in_memory(problem.test):
-                self._test = _DeviceTable([problem.test], device)
+        # On a device all clients' examples are copied to it once; else they are used as they are.
+        on_device = device.type != "cpu" and problem.clients.in_memory
+        self._table = _DeviceTable(problem.clients.sources, device) if on_device else None
         self._threads = threading.local()
         # A Dataset, or a function of the user's, may read from a file at the file's own position,
         # which threads would share.
@@ -92,8 +88,12 @@ class BatchReader:
         """
         select = self._gathered if self._table is None else self._table.rows
         features, targets = select(clients, places)
-        targets = targets.to(self._device).unflatten(0, places.shape)
-        return self._shaped(features, places.shape), targets
+
+        def shaped(each: Tensor) -> Tensor:
+            moved = each.to(self._device).contiguous(memory_format=self._layout)
+            return moved.unflatten(0, places.shape)
+
+        return map_tensors(shaped, features), targets.to(self._device).unflatten(0, places.shape)
 
     def _gathered(self, clients: Sequence[int], places: np.ndarray) -> tuple[Any, Tensor]:
         sources: list[Any] = [self.source(client) for client in clients]
@@ -122,10 +122,6 @@ class BatchReader:
         if client is not None:
             for places in _evaluation_batches(len(self.source(client))):
                 yield self.client_rows(client, places)
-        elif self._test is not None:
-            for places in _evaluation_batches(len(self._test)):
-                features, targets = self._test.rows([0], places[None])
-                yield self._shaped(features, places.shape), targets
         elif (test := self._problem.test) is not None:
             for places in _evaluation_batches(len(test)):
                 with error_context("data", "Test "):
@@ -145,13 +141,6 @@ class BatchReader:
         check_finite(features, targets)
         check_labels(targets, self._problem.labels)
 
-    def _shaped(self, features: Features, shape: tuple[int, ...]) -> Features:
-        def shaped(each: Tensor) -> Tensor:
-            moved = each.to(self._device).contiguous(memory_format=self._layout)
-            return moved.unflatten(0, shape)
-
-        return map_tensors(shaped, features)
-
 
 class _DeviceTable:
     """The examples of clients in memory in one table on a device, which gathers rows at once."""
@@ -170,9 +159,6 @@ class _DeviceTable:
 
         self._features = map_tensors(joined, *(each.features for each in sources))
         self._targets = joined(*(each.targets for each in sources))
-
-    def __len__(self) -> int:
-        return len(self._targets)
 
     def rows(self, clients: Sequence[int], places: np.ndarray) -> tuple[Features, Tensor]:
         """Return features and targets of clients' examples at `places` (n, k), in one row each."""

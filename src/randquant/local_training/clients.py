@@ -186,11 +186,10 @@ def client_set(
             shapes or kinds than the first client's, not one target for each example, or NaN or
             infinity.
     """
-    if (is_function := _is_function(clients)) != (population is not None):
+    if _is_function(clients) != (population is not None):
         raise TypeError(
             "Expected population, the number or the names of clients, with a function that returns "
-            f"a client's data, and only then, got clients of {type(clients).__name__} and "
-            f"{'no ' * is_function}population."
+            "a client's data, and only then, got one without the other."
         )
     if population is not None:
         if isinstance(population, str) or not isinstance(population, Sequence):
