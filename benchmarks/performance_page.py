@@ -99,6 +99,34 @@ With `--device cuda` data, model and gradients stay on the GPU; each round's upd
 No speed was measured; on a machine with a CUDA device, `benchmarks/simulate.py` measures it too."""
 
 
+def memory(found: dict) -> str:
+    words = {
+        "tensors": "3,400 clients' own tensors",
+        "strided tensors": "every 3,400th row of one tensor",
+        "memory-mapped": "rows of a memory-mapped file",
+        "function": "a function, a million clients of 100 x 20",
+    }
+    lines = [
+        "| clients | MB | without pages of files | seconds | before: MB | without pages |",
+        "|" + "---|" * 6,
+    ]
+    for now, before in zip(found["forms"], found["before"], strict=True):
+        old = [f"{before[name]:,}" if name in before else "" for name in ("peak_mb", "own_mb")]
+        lines.append(
+            f"| {words[now['clients']]} | {now['peak_mb']:,} | {now['own_mb']:,} | "
+            f"{now['seconds_to_first_round']} | {' | '.join(old)} |"
+        )
+    table = "\n".join(lines)
+    return f"""## Memory
+
+`python benchmarks/memory.py`: the most memory of a process that trains on {found["data_mb"]:,} MB of data (3,400 clients of 100 examples of 784 numbers), and the processor's
+seconds to the end of the first round. {found["forms"][0]["imported_mb"]} MB are Python, torch and randquant. The system takes pages of files back when it needs them.
+
+{table}
+
+Before, all clients' data were joined to one table, a copy; files were read as a whole, and a function was not possible."""
+
+
 def page() -> str:
     found = result("performance")
     bench, turned = found["bench"], found["hadamard"]
@@ -147,6 +175,8 @@ comparisons than others, and a rare draw (probability below levels · 2^-32 per 
 this machine's noise. If timing matters, send payloads at fixed times.
 
 {simulation(result("simulate"))}
+
+{memory(result("memory"))}
 """
 
 

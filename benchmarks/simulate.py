@@ -24,9 +24,7 @@ from results import save
 
 from randquant.aggregation import update_mechanism
 from randquant.channels import Key
-from randquant.local_training import Learner, StoredExamples
-from randquant.local_training.clients import clients_from_table
-from randquant.local_training.problem import checked_problem
+from randquant.local_training import Learner, make_problem
 from randquant.training import OptimizerStep, distributed_sgd, sample_cohort, torch_optimizer
 from randquant_papers import problems
 from randquant_papers.data import datasets
@@ -91,15 +89,14 @@ def ours_on_gpu(name, folder, rounds, private):
 def ours(name, folder, rounds, private, device="cpu"):
     """Gradients, clip, encode, pack, unpack, sum, decode, step: the package's own loop."""
     data, workers = datasets.load("fashion-mnist", folder), 2
-    table = StoredExamples(*map(torch.from_numpy, (data.train_features, data.train_labels)))
-    test = StoredExamples(*map(torch.from_numpy, (data.test_features, data.test_labels)))
-    shared = clients_from_table(
-        table, list(split())
-    )  # images are not copied, though clients share them
-    loss = torch.nn.functional.cross_entropy
-    learner = Learner(checked_problem(initial(name), shared, loss, test), device=device)
-    size = (learner._data.table.features.nbytes + learner._data.table.targets.nbytes) / 2**20
-    del data
+    train = torch.utils.data.TensorDataset(
+        *map(torch.from_numpy, (data.train_features, data.train_labels))
+    )
+    # Images are not copied, though clients share them.
+    shared = [torch.utils.data.Subset(train, rows) for rows in split()]
+    test = data.test_features, data.test_labels
+    learner = Learner(make_problem(initial(name), shared, test=test), device=device)
+    size = sum(each.nbytes for each in train.tensors) / 2**20
     mechanism = update_mechanism(*(("rqm", RQM) if private else ("clipped-sgd", {"clip": 1e30})))
     torch.set_num_threads(workers)
     took = []

@@ -51,7 +51,8 @@ clients = {f"phone {k}": (part, (part[:, 0] > 0).long()) for k, part in enumerat
 test = clients["phone 0"]
 """
 NOISE = "--mechanism local-gaussian --clip-norm 0.7 --noise-multiplier 2"
-OTHERS = {"model", "clients", "loss", "test", "mechanism", "folder", "progress", *VALUES}
+OTHERS = {"model", "clients", "loss", "test", "mechanism", "folder", "progress", "population",
+          *VALUES}  # fmt: skip
 """Arguments of `randquant.train` that are in the file, or have an option of another name."""
 
 
@@ -276,6 +277,15 @@ def test_a_file_may_define_what_no_word_can_say_and_options_change_it(here, aske
     assert config.task.loss == "beside:loss"
     _, other = asked(of_command(RQM))
     assert other.mechanism.channel == CHANNEL
+
+
+def test_a_file_may_define_a_population_and_a_function_of_its_clients(here, asked):
+    data = "data = clients\ndef clients(number):\n    return data[f'phone {number}']\n"
+    (here / "own.py").write_text(f"{OWN}\n{data}population = 11\n")
+    for line in ("", RQM):  # which is built for the cohort, and so for the population
+        config, objects = asked(of_command(line))
+        assert config.task.population == len(objects.problem.clients) == 11
+        assert not objects.problem.clients.known
 
 
 def test_random_numbers_of_a_file_are_the_same_in_every_call(here, asked):

@@ -75,16 +75,18 @@ def test_a_fraction_in_a_column_changes_no_other_clients_features():
             pd.DataFrame({"age": [40.0], "dose": doses[k : k + 1], "sick": [1]}) for k in range(3)
         ]
         clients = make_problem(nn.Linear(2, 2), tables, columns=NAMED).clients
-        assert clients.table.features.dtype == torch.float32
-        read.append(clients.table.features[:2])
+        both = [clients.take(client, np.zeros(1, dtype=np.int64))[0] for client in range(2)]
+        assert {each.dtype for each in both} == {torch.float32}
+        read.append(torch.cat(both))
     assert torch.equal(*read)
 
 
 def test_a_table_of_whole_numbers_has_features_like_any_other():
     rows = [{"age": [40], "dose": [3], "sick": [1]}, {"age": [41.5], "dose": [3], "sick": [0]}]
     clients = make_problem(nn.Linear(2, 2), [pd.DataFrame(r) for r in rows], columns=NAMED).clients
-    assert clients.table.features.tolist() == [[40, 3], [41.5, 3]]
-    assert clients.table.features.dtype == torch.float32
+    both = [clients.take(client, np.zeros(1, dtype=np.int64))[0] for client in range(2)]
+    assert [each.tolist() for each in both] == [[[40, 3]], [[41.5, 3]]]
+    assert {each.dtype for each in both} == {torch.float32}
 
 
 @pytest.mark.parametrize(
@@ -122,7 +124,7 @@ def test_targets_of_tables_are_classes_or_numbers_as_the_loss_says():
             nn.Linear(2, 2), frame.groupby("site"), columns=NAMED,
             loss=lambda output, target: (output - target[:, None]).square().mean(),
         )  # fmt: skip
-        assert problem.clients.table.targets.dtype == torch.float32
+        assert problem.clients.example.targets.dtype == torch.float32
         assert problem.dry_run.classes is None
     with pytest.raises(ValueError, match=r"Client 3: Expected numbers of classes in column sick"):
         make_problem(nn.Linear(2, 2), frame.groupby("site"), columns=NAMED)
@@ -133,7 +135,7 @@ def test_targets_of_tables_are_classes_or_numbers_as_the_loss_says():
         )  # fmt: skip
     whole = make_problem(nn.Linear(2, 2), WHOLE.astype({"sick": float}).groupby("site"),
                        columns=NAMED)  # fmt: skip
-    assert whole.clients.table.targets.dtype == torch.int64
+    assert whole.clients.example.targets.dtype == torch.int64
 
 
 X, Y = ARRAYS[0]

@@ -407,9 +407,9 @@ def test_weights_that_a_layer_computes_from_others_may_be_there(computed):
 @pytest.mark.parametrize("dtype", [np.float64, np.float16, ">f4"])
 def test_floats_of_any_kind_become_float32(dtype):
     clients = {name: (x.astype(dtype), y) for name, (x, y) in some_clients().items()}
-    table = make_problem(linear(), clients).clients.table
-    assert table.features.dtype == torch.float32
-    assert np.array_equal(table.features[:3], clients["c0"][0].astype(np.float32))
+    features, _ = make_problem(linear(), clients).clients.take(0, np.arange(3))
+    assert features.dtype == torch.float32
+    assert np.array_equal(features, clients["c0"][0].astype(np.float32)[:3])
 
 
 def test_cross_entropy_of_one_output_is_refused():

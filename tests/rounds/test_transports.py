@@ -91,8 +91,10 @@ class Simulated:
         self.weights, self.round, self.exact = -start, 0, exact
         self.dimension = len(start)
         names = [str(client) for client in range(CLIENTS)]
-        clients = SimpleNamespace(names=names, sizes=[10 * (each + 1) for each in range(CLIENTS)])
-        self.problem = SimpleNamespace(clients=clients, uniform_loss=1.0)
+        self.problem = SimpleNamespace(clients=SimpleNamespace(names=names), uniform_loss=1.0)
+
+    def size(self, client):
+        return 10 * (client + 1)
 
     def parameters(self):
         return self.weights

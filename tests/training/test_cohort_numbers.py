@@ -53,7 +53,7 @@ def test_without_noise_the_numbers_are_those_of_the_clients_and_the_update_is_we
     model, sets = learner.trained_model().eval(), problem.clients
     counts, wanted = np.minimum(sets.sizes, 40), {"accuracy": [], "loss": []}
     for client in cohort:
-        features, labels = sets.take(client, sets.places[client])
+        features, labels = sets.take(client, np.arange(sets.sizes[client]))
         output = model(features).detach()
         wanted["accuracy"].append(float((output.argmax(1) == labels).float().mean()))
         wanted["loss"].append(float(nn.functional.cross_entropy(output, labels)))

@@ -119,6 +119,10 @@ REACH = {
     "trust": ({}, {"trust": "model"}, lambda run: run.prepared.schedule.ledger.hidden),
     "mechanism": ({}, {"mechanism": LocalGaussian(1.0, 3.0)}, epsilon),
     "folder": ({"folder": "one"}, {"folder": "other"}, lambda run: run.home.name),
+    "population": (
+        {"clients": lambda number: PAIRS[number], "population": POPULATION}, {"population": 5},
+        lambda run: run.config.task.population,
+    ),
     "seed": ({}, {"seed": 1}, cohorts),
     "progress": ({}, {"progress": True}, lambda run: run.shown),
     # of Local

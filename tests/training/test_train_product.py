@@ -72,6 +72,7 @@ APART = {
     "folder": "where files are: `test_settings_reach.py`",
     "bits": "of a mechanism that is planned: `test_plan_product.py`",
     "noise": "the same, and `test_helper_noise.py`",
+    "population": "of a function of clients: `test_read_clients.py`",
     "buffers": "of models with running statistics: `test_settings_reach.py`",
     "public": "the same", "columns": "where data are: the same", "device": "the same",
     "threads": "the same", "together": "the same", "options": "of an optimiser: the same",

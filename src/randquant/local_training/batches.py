@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import copy
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from randquant.local_training.clients import check_finite, error_context
+from randquant.local_training.clients import check_finite, error_context, is_in_memory
 from randquant.local_training.dry_run import check_labels
-from randquant.local_training.examples import Examples, StoredExamples
-from randquant.local_training.models import Features, map_tensors
-from randquant.local_training.problem import Problem
+from randquant.local_training.examples import Examples, StoredExamples, ready_type
+from randquant.local_training.models import Features, map_tensors, tensors
+from randquant.local_training.problem import Problem, check_stored_labels
 
 EVALUATION_BATCH_SIZE = 100
 """Examples that are evaluated in one pass. With more, the outputs of a layer leave the processor's
@@ -23,7 +22,7 @@ cache before the next layer reads them: a convolution then takes more than twice
 
 
 class BatchReader:
-    """Gathers batches of examples on a device, from one table that all threads share.
+    """Gathers batches of examples on a device, for all threads.
 
     Args:
         problem: the clients' data and the test data.
@@ -33,18 +32,33 @@ class BatchReader:
 
     def __init__(self, problem: Problem, device: torch.device, layout: torch.memory_format) -> None:
         self._problem, self.device, self._layout = problem, device, layout
-        self.table: StoredExamples | None = self._moved(problem.clients.table)
-        self._test: Examples | None = self._moved(problem.test)
+        # On a device all clients' examples are copied to it once; else they are used as they are.
+        on_device = device.type != "cpu" and problem.clients.in_memory
+        self._table = _DeviceTable(problem.clients.sources, device) if on_device else None
         self._threads = threading.local()
-        # A Dataset may read from a file at the file's own position, which threads would share.
+        # A Dataset, or a function of the user's, may read from a file at the file's own position,
+        # which threads would share.
         self._reading = threading.Lock()
 
-    def with_table(self, table: StoredExamples) -> BatchReader:
-        """Return a reader of another table."""
-        # With buffers of its own: those of this reader are for the tensors of its table.
-        other = copy.copy(self)
-        other.table, other._threads = self._moved(table), threading.local()
-        return other
+    def open(self, clients: Sequence[int]) -> None:
+        """Read clients whose turn it is, and forget those that this thread has read before."""
+        if self._problem.clients.known:
+            return
+        self._threads.opened = {}
+        for client in clients:
+            with self._reading:
+                source = self._problem.clients.sources[client]
+            with error_context(self._problem.clients.names[client]):
+                check_stored_labels(source, self._problem.labels)
+            self._threads.opened[client] = source
+
+    def source(self, client: int) -> Examples:
+        """Return a client's examples; those of clients that are not open are read alone."""
+        if self._problem.clients.known:
+            return self._problem.clients.sources[client]
+        if client not in getattr(self._threads, "opened", {}):
+            self.open([client])
+        return self._threads.opened[client]
 
     def client_rows(
         self, client: int, places: np.ndarray, seed: int = 0
@@ -60,64 +74,99 @@ class BatchReader:
             ValueError: an example that is read from a Dataset has NaN, infinity or a label out of
                 range.
         """
-        if self.table is not None:
-            return self.rows(places)
-        clients = self._problem.clients
-        with self._reading, error_context(clients.names[client]):
-            return self._read(clients.sources[client], places, seed)
+        source = self.source(client)
+        if isinstance(source, StoredExamples):
+            features, targets = self.rows([client], places[None])
+            return map_tensors(lambda each: each[0], features), targets[0]
+        with self._reading, error_context(self._problem.clients.names[client]):
+            return self._read(source, places, seed)
 
-    def rows(self, places: np.ndarray) -> tuple[Any, Tensor]:
-        """Return features and targets of an array of the table's rows, valid as `client_rows`."""
-        table = self.table
-        assert table is not None
-        index = torch.from_numpy(places).to(self.device)
-        features = map_tensors(lambda tensor: self._select(tensor, index.view(-1)), table.features)
-        return map_tensors(lambda each: each.unflatten(0, places.shape), features), table.targets[
-            index
-        ]
+    def rows(self, clients: Sequence[int], places: np.ndarray) -> tuple[Any, Tensor]:
+        """Return clients' features and targets (n, k, …) at `places` (n, k), valid as above.
 
-    def _select(self, tensor: Tensor, index: Tensor) -> Tensor:
-        # One buffer for each thread and tensor of the table: new memory would cost page faults.
-        buffers, count = vars(self._threads), len(index) * tensor[0].numel()
-        buffer = buffers.get(f"{id(tensor)}")
-        if buffer is None or buffer.numel() < count:
-            # Evaluation calls this in inference mode, and training cannot use such a tensor.
+        Examples of these clients are rows of tensors.
+        """
+        select = self._gathered if self._table is None else self._table.rows
+        features, targets = select(clients, places)
+
+        def shaped(each: Tensor) -> Tensor:
+            moved = each.to(self.device).contiguous(memory_format=self._layout)
+            return moved.unflatten(0, places.shape)
+
+        return map_tensors(shaped, features), targets.to(self.device).unflatten(0, places.shape)
+
+    def _gathered(self, clients: Sequence[int], places: np.ndarray) -> tuple[Any, Tensor]:
+        sources: list[Any] = [self.source(client) for client in clients]
+        features, targets = self._buffers(places.size)
+        slots = [each.unflatten(0, places.shape) for each in (*tensors(features), targets)]
+        arrays = [each.numpy() for each in slots]
+        for number, source in enumerate(sources):
+            source.copy_rows(places[number], [array[number] for array in arrays])
+            if source.mapped:
+                *inputs, own_targets = (each[number] for each in slots)
+                with error_context(self._problem.clients.names[clients[number]]):
+                    self._check(tuple(inputs), own_targets)
+        return features, targets
+
+    def _buffers(self, count: int) -> tuple[Features, Tensor]:
+        # One for each thread: new memory would cost page faults.
+        own: Any = getattr(self._threads, "buffers", (None, ()))
+        if count > len(own[1]):
+            # Evaluation calls this in inference mode, and training cannot use such tensors.
             with torch.inference_mode(False):
-                buffer = torch.empty(count, dtype=tensor.dtype, device=self.device)
-            buffers[f"{id(tensor)}"] = buffer
-        rows = buffer[:count].view(len(index), *tensor.shape[1:])
-        # Three times as fast as indexing.
-        torch.index_select(tensor, 0, index, out=rows)
-        return rows.contiguous(memory_format=self._layout)
+                own = self._threads.buffers = self._problem.clients.example.empty(count)
+        return map_tensors(lambda each: each[:count], own[0]), own[1][:count]
 
     def batches(self, client: int | None = None) -> Iterator[tuple[Features, Tensor]]:
         """Yield features and targets of the test examples, or of all of a client's."""
         if client is not None:
-            for places in _evaluation_batches(self._problem.clients.places[client]):
+            for places in _evaluation_batches(len(self.source(client))):
                 yield self.client_rows(client, places)
-        elif self._test is not None:
-            for places in _evaluation_batches(np.arange(len(self._test))):
+        elif (test := self._problem.test) is not None:
+            for places in _evaluation_batches(len(test)):
                 with error_context("data", "Test "):
-                    yield self._read(self._test, places)
+                    yield self._read(test, places)
 
     def _read(
         self, examples: Examples, places: np.ndarray, seed: int = 0
     ) -> tuple[Features, Tensor]:
         features, targets = examples.take(places, seed)
-        # Examples in memory were checked once, before the run.
-        if not isinstance(examples, StoredExamples):
-            check_finite(features, targets)
-            check_labels(targets, self._problem.labels)
+        if not is_in_memory(examples):
+            self._check(features, targets)
         layout = {"device": self.device, "memory_format": self._layout}
-        return map_tensors(lambda tensor: tensor.to(**layout), features), targets.to(self.device)
+        return map_tensors(lambda each: each.to(**layout), features), targets.to(self.device)
 
-    def _moved(self, examples: Any) -> Any:
-        # Others are moved batch by batch, as they are read.
-        if not isinstance(examples, StoredExamples):
-            return examples
-        features = map_tensors(lambda tensor: tensor.to(self.device), examples.features)
-        return StoredExamples(features, examples.targets.to(self.device))
+    def _check(self, features: Features, targets: Tensor) -> None:
+        # Examples in memory were checked once, before the run or when their client was read.
+        check_finite(features, targets)
+        check_labels(targets, self._problem.labels)
 
 
-def _evaluation_batches(places: np.ndarray) -> list[np.ndarray]:
-    return np.split(places, range(EVALUATION_BATCH_SIZE, len(places), EVALUATION_BATCH_SIZE))
+class _DeviceTable:
+    """The examples of clients in memory in one table on a device, which gathers rows at once."""
+
+    def __init__(self, sources: Sequence[Any], device: torch.device) -> None:
+        self.device, ends = device, np.cumsum([len(each) for each in sources])
+        self._starts = ends - [len(each) for each in sources]
+
+        def joined(*parts: Tensor) -> Tensor:
+            kind = {"dtype": ready_type(parts[0]), "device": device}
+            table = torch.empty((ends[-1], *parts[0].shape[1:]), **kind)
+            # Part by part, so that neither side holds them twice.
+            for start, end, source, part in zip(self._starts, ends, sources, parts, strict=True):
+                table[start:end] = source.own(part)
+            return table
+
+        self._features = map_tensors(joined, *(each.features for each in sources))
+        self._targets = joined(*(each.targets for each in sources))
+
+    def rows(self, clients: Sequence[int], places: np.ndarray) -> tuple[Features, Tensor]:
+        """Return features and targets of clients' examples at `places` (n, k), in one row each."""
+        index = places + self._starts[np.array(clients)][:, None]
+        where = torch.from_numpy(index.reshape(-1)).to(self.device)
+        features = map_tensors(lambda each: each.index_select(0, where), self._features)
+        return features, self._targets.index_select(0, where)
+
+
+def _evaluation_batches(count: int) -> list[np.ndarray]:
+    return np.split(np.arange(count), range(EVALUATION_BATCH_SIZE, count, EVALUATION_BATCH_SIZE))

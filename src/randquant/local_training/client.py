@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
 
 import numpy as np
 import torch
@@ -15,10 +16,10 @@ from randquant.channels.keys import Key
 from randquant.local_training.batch_norm import ServerStatistics
 from randquant.local_training.batches import BatchReader
 from randquant.local_training.by_class import ByClass
-from randquant.local_training.clients import MADE_UP_BATCH_SIZE, error_context
+from randquant.local_training.clients import error_context
 from randquant.local_training.curvature import gradients
 from randquant.local_training.dry_run import draws_numbers, work_mode
-from randquant.local_training.models import ModelReplicas, called, copied, seeded
+from randquant.local_training.models import ModelReplicas, called, copied, map_tensors, seeded
 from randquant.local_training.problem import Loss, Problem
 from randquant.local_training.rewritten_layers import dropping_nothing, written_out
 from randquant.local_training.row_wise import Obstacle, Reading, read
@@ -144,6 +145,10 @@ class Learner:
         fewest = int(self.problem.clients.sizes.min())
         return fewest if self._work.batch is None else min(fewest, self._work.batch)
 
+    def size(self, client: int) -> int:
+        """Return a client's number of examples."""
+        return len(self._data.source(client))
+
     def parameters(self) -> np.ndarray:
         """Return the loaded weights of the trained parameters as one vector, (d,) float32."""
         return self._copies.vector().cpu().numpy()
@@ -207,8 +212,10 @@ class Learner:
         """
         # Errors of a vectorised pass name no client: each operation is of all of them at once.
         if self._vectorized is not None:
+            self._data.open(clients)
             steps = [self._sequential.steps(client, key) for client in clients]
-            updates, losses = self._vectorized.updates(steps, self._dropout_keys(clients, key))
+            keys = self._dropout_keys(clients, key)
+            updates, losses = self._vectorized.updates(clients, steps, keys)
         else:
             pairs = []
             for client in clients:
@@ -233,15 +240,16 @@ class Learner:
                 it has no rule for an operation or the model branches on numbers.
         """
         # The smallest step is the hardest: batch norm, for example, fails on a single example.
-        sizes, batch = self.problem.clients.sizes, self._work.batch
+        clients, batch = self.problem.clients, self._work.batch
+        # Of clients that are read when their turn comes, the first stands for all.
+        sizes = clients.sizes if clients.known else np.array([self.size(0)])
         steps = np.minimum(sizes, batch or sizes)
         if self._work.example_norm is not None:
             steps = np.ones_like(sizes)
         elif self._work.learning_rate is not None:
             steps = (sizes - 1) % steps + 1  # the last of an epoch
         client = int(steps.argmin())
-        places, name = self.problem.clients.places[client], self.problem.clients.names[client]
-        smallest = [places[: steps[client]]]
+        name, smallest = clients.names[client], [np.arange(steps[client])]
         try:
             self._sequential.update_from_steps(client, smallest, Key.from_seed(0))
         except (RuntimeError, ValueError, TypeError) as error:
@@ -253,7 +261,8 @@ class Learner:
         if self._vectorized is None:
             return
         try:
-            self._vectorized.updates([smallest], self._dropout_keys([client], Key.from_seed(0)))
+            keys = self._dropout_keys([client], Key.from_seed(0))
+            self._vectorized.updates([client], [smallest], keys)
         except (RuntimeError, ValueError, TypeError) as error:
             raise ValueError(
                 "Expected a model and a loss that torch.func.vmap computes of several clients, got "
@@ -359,11 +368,12 @@ def _takes_channels_last(problem: Problem) -> bool:
         model = copied(problem.model).to(memory_format=layout)  # type: ignore[call-overload]
         work_mode(model, problem.dry_run.still)
         weights = list(ModelReplicas(model, problem.parts).trained().values())
-        data = BatchReader(problem, torch.device("cpu"), layout)
-        data = data.with_table(problem.clients.made_up(problem.dry_run.classes))
+        made_up = problem.clients.made_up(problem.dry_run.classes)
         try:
             with seeded(0):
-                batch = data.rows(np.arange(MADE_UP_BATCH_SIZE))
+                convert = partial(torch.Tensor.contiguous, memory_format=layout)
+                features = map_tensors(convert, made_up.features)
+                batch = features, made_up.targets
                 parts = gradients(model, weights, batch, problem.loss).parts
                 gradients_by_layout.append(torch.cat([part.reshape(-1) for part in parts]))
                 called(model.eval(), batch[0])

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -133,7 +134,7 @@ def draws_numbers(model: nn.Module, examples: StoredExamples, loss: Loss) -> boo
 
 
 def _first_batch(clients: ClientSet) -> tuple[Features, Tensor]:
-    places = clients.places[0][:DRY_RUN_BATCH_SIZE]
+    places = np.arange(min(DRY_RUN_BATCH_SIZE, len(clients.sources[0])))
     with error_context(clients.names[0]):
         # Read twice: a run that is resumed must see the same examples.
         batch, again = (clients.take(0, places) for _ in range(2))

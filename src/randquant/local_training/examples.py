@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -37,6 +38,13 @@ FORMS = (
 )
 
 
+GATHERED_TYPES = {
+    torch.float32, torch.float64, torch.float16, torch.bfloat16,
+    torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8,
+}  # fmt: skip
+"""Types of tensors whose rows torch gathers on a CPU. Others are converted as a whole."""
+
+
 class Examples(Protocol):
     """Features and targets of some examples, by place: float32 or int64 tensors on the CPU."""
 
@@ -52,24 +60,54 @@ class Examples(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredExamples:
-    """Examples in memory.
+    """Rows of tensors, which are the user's own where possible: only rows are ever copied.
 
     Attributes:
-        features: (n, *shape) float32 or int64; or a tuple or dict of such.
-        targets: (n, …) float32 or int64.
+        features: (n, *shape) real; or a tuple or dict of such.
+        targets: (n, …) real.
+        rows: (k,) int64, the rows that are the examples; None for all in order.
+        mapped: whether any of them is in a file that is mapped into memory.
     """
 
     features: Features
     targets: Tensor
+    rows: np.ndarray | None = None
+    mapped: bool = False
 
     def __len__(self) -> int:
-        return len(self.targets)
+        return len(self.targets if self.rows is None else self.rows)
 
     def take(self, places: np.ndarray, seed: int = 0) -> tuple[Features, Tensor]:
         """See `Examples`."""
         # Without the seed: reading from memory draws nothing.
-        index = torch.from_numpy(places)
-        return map_tensors(lambda tensor: tensor[index], self.features), self.targets[index]
+        features, targets = self.empty(len(places))
+        self.copy_rows(places, [each.numpy() for each in (*tensors(features), targets)])
+        return features, targets
+
+    def own(self, tensor: Tensor) -> Tensor:
+        """Return the rows of one of the tensors that are these examples."""
+        return tensor if self.rows is None else tensor[torch.from_numpy(self.rows)]
+
+    def empty(self, count: int) -> tuple[Features, Tensor]:
+        """Return features and targets for so many examples, of the types that models take."""
+
+        # With the strides of any other tensor of this shape: those of a client's may not decide
+        # how it is computed.
+        def like(tensor: Tensor) -> Tensor:
+            return tensor.new_empty((count, *tensor.shape[1:]), dtype=ready_type(tensor))
+
+        return map_tensors(like, self.features), like(self.targets)
+
+    def copy_rows(self, places: np.ndarray, arrays: Sequence[np.ndarray]) -> None:
+        """Copy the examples at `places` to arrays, one for each tensor, the targets' last."""
+        index = places if self.rows is None else self.rows[places]
+        for tensor, array in zip((*tensors(self.features), self.targets), arrays, strict=True):
+            if tensor.dtype == ready_type(tensor) and tensor.is_contiguous():
+                # Several times as fast as torch where there are few rows.
+                tensor.numpy().take(index, 0, out=array, mode="clip")
+            else:
+                rows = tensor.index_select(0, torch.from_numpy(index))
+                torch.from_numpy(array).copy_(rows)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -122,7 +160,8 @@ class ReadExamples:
                 f"Expected examples (features, target), got {_kind(item)} as example {place}: "
                 "give a Dataset of pairs, or name its two columns."
             )
-        return as_features(item[0]), as_targets(item[1])
+        features, target = as_features(item[0]), _ready(_tensor(item[1], "targets"))
+        return map_tensors(lambda x: converted(x).contiguous(), features), converted(target)
 
 
 def as_examples(data: Any, columns: Columns | None = None, classes: bool = True) -> Examples:
@@ -143,8 +182,9 @@ def as_examples(data: Any, columns: Columns | None = None, classes: bool = True)
             makes a whole column of a table floats, and would change the type for all clients.
 
     Returns:
-        Floating-point numbers as float32 and integers as int64, on the CPU. Tensors, arrays and
-        tables stay in memory; everything else is read when it is needed.
+        Floating-point numbers as float32 and integers as int64, on the CPU. Tensors and arrays are
+        not copied, and a memory-mapped file of NumPy is not read; a table is. Everything else is
+        read when it is needed.
 
     Raises:
         TypeError: the data are in another form, or of another kind than numbers.
@@ -157,13 +197,13 @@ def as_examples(data: Any, columns: Columns | None = None, classes: bool = True)
             f"Expected a Dataset that is read by index, got {_kind(data)}: give the DataLoader's "
             "dataset, or gather a stream in tensors; batches are drawn here."
         )
-    data = _in_memory(data)
+    data, rows = _in_memory(data)
     if is_table(data):
         return _table_examples(read_columns(data, "the table"), columns, classes)
     if isinstance(data, Mapping):
         data = _select_columns(data, _choose_columns(list(data), columns))
     if isinstance(data, tuple):
-        return _stored(data)
+        return _stored(data, rows)
     if not (hasattr(data, "__getitem__") and hasattr(data, "__len__")) or _is_array(data):
         raise TypeError(f"Expected {FORMS}, got {_kind(data)}.")
     names = getattr(data, "column_names", None)
@@ -176,7 +216,7 @@ def as_examples(data: Any, columns: Columns | None = None, classes: bool = True)
 
 
 def as_features(value: Any) -> Features:
-    """Return features as float32 or int64 tensors on the CPU, or refuse."""
+    """Return features as tensors of real numbers on the CPU, or refuse."""
     if isinstance(value, Mapping):
         # Sorted: clients may have the same names in another order.
         value = {str(name): value[name] for name in sorted(value)}
@@ -185,10 +225,6 @@ def as_features(value: Any) -> Features:
     if not value:
         raise ValueError(f"Expected features, got an empty {type(value).__name__}: give a tensor.")
     return map_tensors(_feature, value)
-
-
-def as_targets(value: Any) -> Tensor:
-    return _ready(_tensor(value, "targets"))
 
 
 def is_table(value: Any) -> bool:
@@ -213,7 +249,9 @@ def _table_examples(
             f"Expected numbers of classes in column {target}, got {targets[wrong][0]}: number them "
             "from 0, or give another loss than cross_entropy."
         )
-    return _stored((side_by_side, targets.astype(np.int64) if classes else targets))
+    numbers = torch.from_numpy(targets.astype(np.int64) if classes else targets)
+    # In half the memory: these arrays are not the user's.
+    return _stored((converted(torch.from_numpy(side_by_side)), converted(numbers)))
 
 
 def _numbers(table: Mapping[str, np.ndarray], name: str) -> np.ndarray:
@@ -239,35 +277,37 @@ def _feature(value: Any) -> Tensor:
     return _ready(tensor)
 
 
-def _in_memory(data: Any) -> Any:
-    # The tensors of a TensorDataset, or of a Subset of one, which random_split returns.
+def _in_memory(data: Any) -> tuple[Any, np.ndarray | None]:
+    # The tensors of a TensorDataset, or of a Subset of one, which random_split returns, and rows.
     if isinstance(data, TensorDataset):
-        return data.tensors
+        return data.tensors, None
     if isinstance(data, Subset):
-        whole = _in_memory(data.dataset)
+        whole, rows = _in_memory(data.dataset)
         if isinstance(whole, tuple):
-            index = torch.as_tensor(data.indices, dtype=torch.int64)
-            return tuple(tensor[index] for tensor in whole)
-    return data
+            places = np.asarray(data.indices, dtype=np.int64)
+            return whole, np.arange(len(whole[0]))[places] if rows is None else rows[places]
+    return data, None
 
 
-def _stored(data: tuple) -> StoredExamples:
+def _stored(data: tuple, rows: np.ndarray | None = None) -> StoredExamples:
     if len(data) != 2:
         raise TypeError(f"Expected {FORMS}, got a tuple of {len(data)}.")
     # Checked once here, so that no step checks shapes again.
-    examples = StoredExamples(as_features(data[0]), as_targets(data[1]))
-    inputs = tensors(examples.features)
-    if not all(tensor.ndim for tensor in (*inputs, examples.targets)):
+    features, targets = as_features(data[0]), _ready(_tensor(data[1], "targets"))
+    inputs = tensors(features)
+    if not all(tensor.ndim for tensor in (*inputs, targets)):
         raise TypeError(f"Expected {FORMS}, got a tuple of numbers.")
     for each in inputs:
-        if len(each) != len(examples.targets):
-            rows = "" if len(inputs) == 1 else (
+        if len(each) != len(targets):
+            hint = "" if len(inputs) == 1 else (
                 "; a tuple of tensors is several inputs of the model, so stack rows by torch.stack"
             )  # fmt: skip
             raise ValueError(
-                f"Expected as many targets as features, got {len(examples.targets)} targets for "
-                f"{len(each)} features: give one target for each example{rows}."
+                f"Expected as many targets as features, got {len(targets)} targets for "
+                f"{len(each)} features: give one target for each example{hint}."
             )
+    mapped = any(map(_is_mapped, (*tensors(data[0]), data[1])))
+    examples = StoredExamples(features, targets, rows, mapped)
     if not len(examples):
         raise ValueError("Expected at least one example, got 0: leave it out.")
     return examples
@@ -325,7 +365,8 @@ def _tensor(value: Any, what: str) -> Tensor:
             )
         if value.layout != torch.strided:
             raise TypeError(f"Expected dense {what}, got {value.layout}: call .to_dense().")
-        return value.detach().cpu()
+        # The tensor itself where it can be used: another object for it takes memory too.
+        return (value.detach() if value.requires_grad else value).cpu().resolve_neg()
     if hasattr(value, "toarray"):
         raise TypeError(f"Expected dense {what}, got {_kind(value)}: call .toarray().")
     if np.ma.is_masked(value):
@@ -347,10 +388,13 @@ def _tensor(value: Any, what: str) -> Tensor:
         raise TypeError(
             f"Expected {what} as numbers, got {_kind(value)} of {array.dtype}: {remedy}."
         )
-    # torch takes no foreign byte order and no negative strides, and warns of read-only arrays.
-    if not array.dtype.isnative or not array.flags.writeable or any(s < 0 for s in array.strides):
+    # torch takes no foreign byte order and no negative strides.
+    if not array.dtype.isnative or any(stride < 0 for stride in array.strides):
         array = array.astype(array.dtype.newbyteorder("="), copy=True)
-    return torch.from_numpy(array)
+    with warnings.catch_warnings():
+        # Of memory that is read-only, as a mapped file is: nothing here writes to it.
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
+        return torch.from_numpy(array)
 
 
 def _ready(tensor: Tensor) -> Tensor:
@@ -358,8 +402,24 @@ def _ready(tensor: Tensor) -> Tensor:
         raise TypeError(
             f"Expected real numbers, got {tensor.dtype}: convert them to float32 or int64."
         )
+    return tensor if tensor.dtype in GATHERED_TYPES else converted(tensor)
+
+
+def ready_type(tensor: Tensor) -> torch.dtype:
     # Two types only, so that a client with float64 has the same features as one with float32.
-    return tensor.to(torch.float32 if tensor.is_floating_point() else torch.int64).contiguous()
+    return torch.float32 if tensor.is_floating_point() else torch.int64
+
+
+def converted(tensor: Tensor) -> Tensor:
+    """Return a tensor in the type that a model takes it in."""
+    return tensor.to(ready_type(tensor))
+
+
+def _is_mapped(value: Any) -> bool:
+    # Also a view that NumPy, and not the mapped array itself, has made.
+    while isinstance(value, np.ndarray) and not isinstance(value, np.memmap):
+        value = value.base
+    return isinstance(value, np.memmap)
 
 
 def _is_array(data: Any) -> bool:

@@ -18,10 +18,11 @@ from randquant.local_training.batch_norm import ServerStatistics
 from randquant.local_training.clients import (
     ClientSet,
     check_alike,
-    check_finite,
     check_public,
+    check_stored,
     client_set,
     error_context,
+    is_in_memory,
 )
 from randquant.local_training.dry_run import (
     DryRun,
@@ -32,7 +33,7 @@ from randquant.local_training.dry_run import (
     takes_classes,
     uniform_loss,
 )
-from randquant.local_training.examples import Columns, Examples, StoredExamples, as_examples
+from randquant.local_training.examples import Columns, Examples, as_examples
 from randquant.local_training.local import BUFFER_CHOICES, Buffers
 from randquant.local_training.models import (
     copied,
@@ -149,13 +150,15 @@ def make_problem(
     buffers: Buffers = "refuse",
     columns: Columns | None = None,
     public: Any = None,
+    population: int | Sequence[Any] | None = None,
 ) -> Problem:
     """Check a model, its clients' data and a loss, and put them together.
 
     Args:
         model: any module that maps a batch of features to one tensor, or to an object with
             `logits`. It is copied; one of float64 or bfloat16 throughout is trained in float32.
-        clients: a mapping or sequence of clients' data, see `as_examples` for their forms.
+        clients: a mapping or sequence of clients' data, see `as_examples` for their forms; or a
+            function that returns a client's data, from its name or number.
         loss: from (output, targets) to the mean loss over a batch.
         test: examples to evaluate the model on, in the same forms.
         parts: patterns such as `head.*`: parameters whose names match one are trained, sent and
@@ -169,6 +172,7 @@ def make_problem(
         columns: names of the features' and the targets' column, where they have names.
         public: for `server`: two or more examples that no client holds, in the same forms; or
             their features alone, a tensor or array.
+        population: for a function: the clients' names, or how many there are.
 
     Guarantees:
         Nothing but the parameters in `parts` is changed by training, or sent.
@@ -183,7 +187,7 @@ def make_problem(
     """
     with seeded(0):  # data sets may draw random numbers when they are read
         classes = takes_classes(loss)
-        every_client = client_set(clients, columns, classes)
+        every_client = client_set(clients, columns, classes, population)
         if test is not None:
             test = as_test_examples(test, every_client, columns, classes)
         if public is not None:
@@ -337,8 +341,8 @@ def as_public_examples(public: Any, clients: ClientSet, columns: Columns | None)
 def _finite(examples: Examples, clients: ClientSet, *, targets: bool = True) -> Examples:
     # Another shape than the clients' would be a model of something else.
     check_alike(examples, clients, targets=targets)
-    if isinstance(examples, StoredExamples):
-        check_finite(examples.features, examples.targets)
+    if is_in_memory(examples):
+        check_stored(examples)
     return examples
 
 
@@ -346,15 +350,18 @@ def check_all_labels(problem: Problem) -> None:
     if problem.labels is None:
         return
     # Examples in memory only: others are checked when they are read.
-    table = problem.clients.table
     # Client by client, so that an error names the one with the wrong label.
-    if table is not None:
-        for name, places in zip(problem.clients.names, problem.clients.places, strict=True):
-            with error_context(name):
-                check_labels(table.targets[places], problem.labels)
-    if isinstance(problem.test, StoredExamples):
-        with error_context("data", "Test "):
-            check_labels(problem.test.targets, problem.labels)
+    clients = problem.clients
+    for name, source in zip(clients.names, clients.sources if clients.known else (), strict=False):
+        with error_context(name):
+            check_stored_labels(source, problem.labels)
+    with error_context("data", "Test "):
+        check_stored_labels(problem.test, problem.labels)
+
+
+def check_stored_labels(examples: Examples | None, labels: int | None) -> None:
+    if is_in_memory(examples):
+        check_labels(examples.own(examples.targets), labels)
 
 
 def _as_function(loss: Loss) -> Loss:

@@ -82,9 +82,7 @@ def read(model: nn.Module, still: Sequence[str], clients: ClientSet) -> Reading:
     for parameter in model.parameters():
         parameter.requires_grad_(parameter.is_floating_point())
     work_mode(model, still)
-    with seeded(0):  # a data set may draw random numbers when it is read
-        features, _ = clients.take(0, clients.places[0][:1])
-    before = attribute_values(model)
+    before, features = attribute_values(model), clients.example.features
     first, *others = (_run_watched(model, features, count) for count in COUNTS)
     obstacle = next((each.obstacle for each in (first, *others) if each.obstacle is not None), None)
     if obstacle is None and any(each.log != first.log for each in others):

@@ -51,7 +51,7 @@ class SequentialClients:
         by_vmap: bool = False,
         guarded: bool = False,
     ) -> None:
-        self._places, self._draws = problem.clients.places, problem.dry_run.draws
+        self._stored, self._draws = problem.clients.stored, problem.dry_run.draws
         self._work, self._copies, self._data, self._loss = work, copies, data, loss
         self._parameters = list(copies.trained().values())
         self._device = self._parameters[0].device
@@ -60,7 +60,7 @@ class SequentialClients:
     def steps(self, client: int, key: Key | None) -> list[np.ndarray]:
         """Return the samples of each local step; random ones follow from the key and the client."""
         # A batch of all of a client's examples needs no drawing, and no key.
-        samples, work = self._places[client], self._work
+        samples, work = np.arange(len(self._data.source(client))), self._work
         if work.batch is None or (work.batch >= len(samples) and work.learning_rate is None):
             return [samples] * work.epochs
         assert key is not None
@@ -94,7 +94,7 @@ class SequentialClients:
     def _batch(
         self, client: int, samples: np.ndarray, key: Key | None, number: int = 0
     ) -> tuple[Features, Tensor]:
-        if self._data.table is not None or key is None:
+        if self._stored or key is None:
             return self._data.client_rows(client, samples)
         # A Dataset may augment at random: its numbers follow from the client's key and the step.
         seed = int(key.fold_in("reading", client, number).words(1)[0])

@@ -7,7 +7,7 @@ whatever is computed with them costs no more privacy.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -208,7 +208,7 @@ def _terms(
 
 
 def ask_statistics(
-    query: StandardizationQuery, clients: list[np.ndarray], key: Key
+    query: StandardizationQuery, clients: Iterable[np.ndarray], key: Key
 ) -> FeatureStatistics:
     """Ask the clients for noisy means and spreads.
 
@@ -227,10 +227,15 @@ def ask_statistics(
     middle, half = (low + high) / 2, (high - low) / 2
     means, spreads = middle, half
     if (terms := query.survey) is not None:
-        frames = [{str(k): column for k, column in enumerate(each.T)} for each in clients]
-        # By a key of its own for each client, so that draws of records are independent.
-        if terms.unit == "client":
-            frames = [one_of_each(f, key.fold_in("record", k)) for k, f in enumerate(frames)]
+        frames = []
+        for number, rows in enumerate(clients):
+            frame = {str(k): column for k, column in enumerate(rows.T)}
+            # By a key of its own for each client, so that draws of records are independent.
+            if terms.unit == "client":
+                # Copied, so that the client's other records are not kept.
+                one = one_of_each(frame, key.fold_in("record", number))
+                frame = {name: column.copy() for name, column in one.items()}
+            frames.append(frame)
         answers = noisy_answers(terms, frames, key).values()
         mean, deviation = ([each[name] for each in answers] for name in ("mean", "deviation"))
         noise = np.array([each.noise_error for each in mean]) / half

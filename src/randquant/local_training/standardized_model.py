@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from randquant.local_training.examples import Examples, StoredExamples
+from randquant.local_training.clients import is_in_memory
+from randquant.local_training.examples import Examples, StoredExamples, converted
 from randquant.local_training.models import described
 from randquant.local_training.problem import Problem
 from randquant.local_training.standardize import FeatureStatistics, Standardize
@@ -67,14 +69,14 @@ def column_counts(problem: Problem, settings: Standardize) -> tuple[int, int]:
         ValueError: examples are not rows of numbers in memory, there are bounds for labels, or the
             model is standardised already or has another number of outputs than of targets.
     """
-    table = problem.clients.table
-    features = None if table is None else table.features
-    lazy = any(e is not None and not isinstance(e, StoredExamples)
-               for e in (problem.test, problem.statistics))  # fmt: skip
-    if not isinstance(features, Tensor) or lazy or features.dim() != 2 or table is None:
-        kind = "examples of a Dataset"
-        if table is not None and not lazy:
-            kind = described(table.features, lambda tensor: f"shape {tuple(tensor.shape)}")
+    example = problem.clients.example
+    features = example.features
+    lazy = not problem.clients.in_memory or any(
+        each is not None and not is_in_memory(each) for each in (problem.test, problem.statistics)
+    )
+    if not isinstance(features, Tensor) or lazy or features.dim() != 2:
+        shape = described(features, lambda each: f"an example of shape {tuple(each.shape[1:])}")
+        kind = "examples that are read when they are needed" if lazy else shape
         raise ValueError(
             "Expected features in memory as one table (n, features) with standardize, got "
             f"{kind}: give tensors or arrays of rows, or leave standardize out."
@@ -83,18 +85,18 @@ def column_counts(problem: Problem, settings: Standardize) -> tuple[int, int]:
         raise ValueError(
             f"Expected features as floats with standardize, got {features.dtype}: convert them."
         )
-    numeric = table.targets.is_floating_point() and problem.dry_run.classes is None
-    if settings.target is not None and (not numeric or table.targets.dim() > 2):
+    numeric = example.targets.is_floating_point() and problem.dry_run.classes is None
+    if settings.target is not None and (not numeric or example.targets.dim() > 2):
         raise ValueError(
             "Expected a regression, whose targets are floats, for the target of standardize, got "
-            f"targets {tuple(table.targets.shape)} in {table.targets.dtype}: leave target out."
+            f"{example.targets.dtype} of shape {tuple(example.targets.shape[1:])}: leave it out."
         )
     if isinstance(problem.model, Standardized):
         raise ValueError(
             "Expected a model of standardised features with standardize, got a Standardized, which "
             "takes raw ones: give the model within it, run.model.model."
         )
-    targets = int(table.targets[0].numel()) if settings.target is not None else 0
+    targets = example.targets[0].numel() if settings.target is not None else 0
     if targets and targets != problem.dry_run.outputs:
         raise ValueError(
             "Expected one output for each number of a target, with the target of standardize, got "
@@ -103,15 +105,14 @@ def column_counts(problem: Problem, settings: Standardize) -> tuple[int, int]:
     return features.shape[1], targets
 
 
-def client_matrices(problem: Problem, with_targets: bool) -> list[np.ndarray]:
-    """Return each client's features, and targets if wanted, (n, columns) float64."""
-    table = problem.clients.table
-    assert table is not None
-    assert isinstance(table.features, Tensor)
-    # In float64, in which the table of statistics is computed.
-    parts = [table.features, table.targets.reshape(len(table), -1)][: 1 + with_targets]
-    everything = torch.cat(parts, 1).double().numpy()
-    return [everything[places] for places in problem.clients.places]
+def client_matrices(problem: Problem, with_targets: bool) -> Iterator[np.ndarray]:
+    """Yield each client's features, and targets if wanted, (n, columns) float64."""
+    for source in problem.clients.sources:
+        features, targets = source.take(np.arange(len(source)))
+        assert isinstance(features, Tensor)
+        # In float64, in which the table of statistics is computed.
+        parts = [features, targets.reshape(len(targets), -1)][: 1 + with_targets]
+        yield torch.cat(parts, 1).double().numpy()
 
 
 def standardized(problem: Problem, statistics: FeatureStatistics) -> Problem:
@@ -124,13 +125,14 @@ def standardized(problem: Problem, statistics: FeatureStatistics) -> Problem:
 
     # Clients, test data and public examples all through the same maps.
     def mapped(examples: Examples | None, *, targets: bool = True) -> Any:
-        if not isinstance(examples, StoredExamples):
+        if not is_in_memory(examples):
             return None
         assert isinstance(examples.features, Tensor)
-        mapped_targets = maps.mapped(examples.targets) if targets else examples.targets
-        return StoredExamples(maps.mapped(examples.features, ""), mapped_targets)
+        features = maps.mapped(converted(examples.own(examples.features)), "")
+        own_targets = converted(examples.own(examples.targets))
+        return StoredExamples(features, maps.mapped(own_targets) if targets else own_targets)
 
-    clients = replace(problem.clients, table=mapped(problem.clients.table))
+    clients = replace(problem.clients, sources=tuple(map(mapped, problem.clients.sources)))
     return replace(
         problem, clients=clients, test=mapped(problem.test, targets=False), raw=maps.raw,
         statistics=mapped(problem.statistics, targets=False),

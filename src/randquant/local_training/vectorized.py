@@ -46,7 +46,7 @@ def is_linear(problem: Problem, operations: Sequence[str]) -> bool:
     """
     # By exact types and the operations that were read: a subclass, or a forward function of an
     # instance, may compute something else.
-    model, table = problem.model, problem.clients.table
+    model, example = problem.model, problem.clients.example
     layers = list(model.children()) if type(model) is nn.Sequential else [model]
     flat = [type(layer) for layer in layers] == [nn.Flatten, nn.Linear]
     return (
@@ -56,10 +56,10 @@ def is_linear(problem: Problem, operations: Sequence[str]) -> bool:
         and (not flat or (layers[0].start_dim, layers[0].end_dim) == (1, -1))
         and layers[-1].bias is not None
         and len(problem.parts) == 2
-        and table is not None
-        and isinstance(table.features, torch.Tensor)
-        and table.features.dtype == torch.float32
-        and _has_formula(problem.loss, table.targets, problem.dry_run.outputs)
+        and problem.clients.stored
+        and isinstance(example.features, torch.Tensor)
+        and example.features.dtype == torch.float32
+        and _has_formula(problem.loss, example.targets, problem.dry_run.outputs)
     )
 
 
@@ -344,24 +344,29 @@ class VectorizedClients:
         self._rate, self._width, self._linear = work.learning_rate, pass_width(work), linear
 
     def updates(
-        self, steps: Sequence[list[np.ndarray]], keys: Sequence[Key] = ()
+        self,
+        clients: Sequence[int],
+        steps: Sequence[list[np.ndarray]],
+        keys: Sequence[Key] = (),
     ) -> tuple[torch.Tensor, np.ndarray]:
         """Return updates (n, d) and first losses (n,).
 
         Args:
+            clients: numbers of the clients.
             steps: each client's samples of each of its steps. A client with fewer steps than
                 others stays where it is in the last ones.
             keys: of each client's dropout, where the model has some.
         """
         masks = ClientMasks(self._copies.writable(), keys, self._data.device)
-        start, firsts = self._copies.weights(), np.array([samples[0] for samples, *_ in steps])
+        start, firsts = self._copies.weights(), [samples[0] for samples, *_ in steps]
+        owners = list(zip(clients, firsts, strict=True))
         # Compared after the steps: what a module stores of these clients would reach the next ones.
         before = self._attributes()
         with ClientGuard() if self._guarded else nullcontext() as guard:
             if self._rate is None:
                 batches = [samples for samples, *_ in steps]
                 update, losses, _ = self._step(
-                    start, None, batches, firsts, partial(masks.draw, number=0)
+                    start, None, batches, owners, partial(masks.draw, number=0)
                 )
             else:
                 weights, shared, losses = start, None, torch.empty(0)
@@ -370,7 +375,7 @@ class VectorizedClients:
                         each[number] if number < len(each) else _NO_SAMPLES for each in steps
                     ]
                     parts, step_losses, lengths = self._step(
-                        weights, shared, batches, firsts, partial(masks.draw, number=number)
+                        weights, shared, batches, owners, partial(masks.draw, number=number)
                     )
                     weights = _stepped(weights, parts, lengths)
                     # All begin at one set of weights; after a step each client has its own.
@@ -401,7 +406,7 @@ class VectorizedClients:
         weights: dict,
         shared: int | None,
         batches: Sequence[np.ndarray],
-        firsts: np.ndarray,
+        owners: Sequence[tuple[int, int]],
         draw: Callable[..., list[torch.Tensor]],
     ) -> tuple[dict, torch.Tensor, torch.Tensor]:
         """Return each client's gradient on its batch, its loss, and its step's length in gradients.
@@ -410,17 +415,17 @@ class VectorizedClients:
             weights: each client's (n, *shape), or shared ones (*shape).
             shared: 0 for each client's, None for shared ones, as vmap's `in_dims`.
             batches: each client's samples; empty for a client without a step.
-            firsts: one sample of each client, which pads its batch.
+            owners: each client, and one of its samples, which pads its batch.
             draw: the masks of dropout, for a pass of this step.
         """
         starts = range(0, max(map(len, batches)), self._width)
         # A single pass is gathered once for both loops; several would need too much memory to keep.
-        only = self._pass(batches, firsts, 0) if len(starts) == 1 else None
+        only = self._pass(batches, owners, 0) if len(starts) == 1 else None
         parts: dict[str, Any] = dict.fromkeys(weights, 0.0)
         losses: Any = 0.0
         outputs, drawn = [], []
         for start in starts:
-            some = only or self._pass(batches, firsts, start)
+            some = only or self._pass(batches, owners, start)
             drawn.append(draw(some.features, start=start))
             pass_parts, pass_losses, output = self._gradients(weights, shared, some, drawn[-1])
             outputs.append(output)
@@ -435,7 +440,7 @@ class VectorizedClients:
         curvature: Any = 0.0
         # In a second loop, because the direction of the step is known after the last pass only.
         for start, output, again in zip(starts, outputs, drawn, strict=True):
-            some = only or self._pass(batches, firsts, start)
+            some = only or self._pass(batches, owners, start)
             output, change = self._changes(
                 weights, shared, output, parts, square, some.features, again
             )
@@ -445,17 +450,20 @@ class VectorizedClients:
             curvature = curvature + some.without_absent(pass_curvature)
         return parts, losses, step_length(square, curvature, losses)
 
-    def _pass(self, batches: Sequence[np.ndarray], firsts: np.ndarray, start: int) -> _Pass:
+    def _pass(
+        self, batches: Sequence[np.ndarray], owners: Sequence[tuple[int, int]], start: int
+    ) -> _Pass:
         some = [samples[start : start + self._width] for samples in batches]
         real = np.arange(self._width) < np.array([[len(samples)] for samples in some])
         # Clients with fewer samples are padded with one of their own, of weight zero: infinity
         # times zero is NaN, and no other client's sample may cause that.
+        clients, firsts = zip(*owners, strict=True)
         padding = [[*samples[:1], first][0] for samples, first in zip(some, firsts, strict=True)]
         index = np.repeat(np.array(padding)[:, None], self._width, axis=1)
         index[real] = np.concatenate(some)
         # Weights are shares of the whole batch, so that the passes' gradients add up to its mean.
         sizes = np.array([[max(1, len(samples))] for samples in batches])
-        features, targets = self._data.rows(index)
+        features, targets = self._data.rows(clients, index)
         if self._linear:
             # The model may have a Flatten layer, which the formula skips.
             features = features.flatten(2)
@@ -558,7 +566,7 @@ def find_obstacle(
         return Obstacle("a training step that draws random numbers, or may", certain=True)
     if _is_hooked(problem.model):
         return Obstacle("a model with hooks, which would run for several at once", certain=True)
-    if not clipped and problem.clients.table is None:
+    if not clipped and not problem.clients.stored:
         return Obstacle("examples that are read when they are needed", certain=True)
     if not clipped and apart:
         return Obstacle("cohorts that nobody sees, which must not show in rounding", certain=True)

@@ -187,7 +187,7 @@ class RoundCollector:
         # Measured before the client trains: afterwards its model would fit its own data.
         if (scalars := self.preparation.scalars) is None:
             return {}
-        values = {EXAMPLES: float(self.learner.problem.clients.sizes[client])}
+        values = {EXAMPLES: float(self.learner.size(client))}
         # Evaluation costs a pass over the client's data: only if one of its results is sent.
         if {number.name for number in scalars.numbers} & {"accuracy", "loss"}:
             scores = self.learner.evaluate(client)

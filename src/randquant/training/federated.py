@@ -95,6 +95,7 @@ def train(
     local: Local = Local(),  # noqa: B008 - it is frozen
     server: Server = Server(),  # noqa: B008 - it is frozen
     privacy: Privacy = Privacy(),  # noqa: B008 - it is frozen
+    population: int | Sequence[Any] | None = None,
     folder: str | Path | None = None,
     seed: int | None = None,
     progress: bool = True,
@@ -112,7 +113,9 @@ def train(
             copy of which is trained.
         clients: a mapping from names, or a sequence, of each one's (features, targets): arrays,
             tensors, torch Datasets of pairs, or columns by name; a tuple or dict of features is for
-            model(*features) or model(**features).
+            model(*features) or model(**features). Tensors and arrays are not copied: leave them as
+            they are while the run goes on. Or a function that returns a client's data, which is
+            called when its turn comes.
         loss: from (output, targets) of a batch to its mean loss.
         test: data to measure accuracy and loss on, in the same forms; None to measure nothing. They
             must not be a client's: the guarantee does not cover what is measured on such data.
@@ -133,6 +136,8 @@ def train(
         privacy: what is protected, how updates are clipped and sent, who takes part how often, and
             what is sent with updates. Unless `max_participations` is given, all clients take part
             equally often.
+        population: for a function of clients: how many there are, which it is called with the
+            numbers of, from 0; or their names.
         folder: where the run's files are kept. The same call with the same folder continues from
             the last checkpoint, to the same bits, with the initial weights that it began with; a
             folder of another run is refused. None for a temporary folder, which is deleted with
@@ -177,15 +182,15 @@ def train(
         validate.kind(name, value, kind)
     problem = make_problem(
         model, clients, loss=loss, test=test, parts=local.parts, frozen=local.frozen,
-        buffers=local.buffers, columns=local.columns, public=local.public,
+        buffers=local.buffers, columns=local.columns, public=local.public, population=population,
     )  # fmt: skip
-    population = len(problem.clients)
+    count = len(problem.clients)
     make = server.optimizer
     inputs = RunInputs(problem, mechanism, None if isinstance(make, str) else make)
     config = TrainConfig(
         inputs.task, "", rounds=rounds, delta=delta, trust=trust,
         stop_at_epsilon=_limit(epsilon), seed=seed,
-        cohort=min(population, LARGEST_COHORT) if cohort is None else cohort,
+        cohort=min(count, LARGEST_COHORT) if cohort is None else cohort,
         local=replace(local, public=None, columns=None), server=replace(server, on_round=()),
         privacy=privacy,
     )  # fmt: skip

@@ -68,7 +68,7 @@ def sample_hidden(population: int, cohort: int, round: int, key: Key) -> list[in
     round_key, attempt = key.fold_in("hidden cohort", round), 0
     # Different words are in every order equally often. Equal ones would be sorted in one order,
     # which depends on the clients' numbers.
-    while len(set(words := round_key.fold_in(attempt).words(population).tolist())) < population:
+    while np.unique(words := round_key.fold_in(attempt).words(population)).size < population:
         attempt += 1
     return sorted(np.argsort(words)[:cohort].tolist())
 

@@ -39,7 +39,7 @@ VALUES: dict[str, type] = {"local": Local, "server": Server, "privacy": Privacy}
 FACTORY_NAMES = ("model", "clients", "test")
 """Arguments that a file may also define as functions without arguments, which return them."""
 
-DEFINABLE_NAMES = (*FACTORY_NAMES, "loss", "mechanism", *VALUES)
+DEFINABLE_NAMES = (*FACTORY_NAMES, "population", "loss", "mechanism", *VALUES)
 """Arguments of `randquant.train` that a file may define: those that no option can express."""
 
 
@@ -188,7 +188,8 @@ def _built(
     record = all_mechanisms()[name]
     local, privacy = arguments.get("local", Local()), arguments.get("privacy", Privacy())
     classes = takes_classes(arguments["loss"]) if "loss" in arguments else True
-    population = len(client_set(arguments["clients"], local.columns, classes))
+    given = arguments["clients"], local.columns, classes, arguments.get("population")
+    population = len(client_set(*given))
     settings = {each: arguments[each] for each in ("rounds", "seed") if each in arguments}
     # Sums are the default, as in `randquant.train`; without them a mechanism has one trust only.
     usual = "aggregate" if "aggregate" in record.trusts else None
@@ -222,7 +223,10 @@ def _definitions(path: Path) -> dict[str, Any]:
                 value = getattr(module, name)
                 # A torch module is callable too, and is the model itself.
                 is_factory = callable(value) and not isinstance(value, nn.Module)
-                definitions[name] = value() if name in FACTORY_NAMES and is_factory else value
+                # With a population, clients are a function of a client's number or name.
+                reads = name == "clients" and hasattr(module, "population")
+                made = name in FACTORY_NAMES and is_factory and not reads
+                definitions[name] = value() if made else value
     if missing := [name for name in ("model", "clients") if name not in definitions]:
         names = ", ".join(each for each in vars(module) if each[:1] != "_")
         raise ValueError(

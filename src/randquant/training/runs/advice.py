@@ -10,7 +10,7 @@ import numpy as np
 from torch.nn.functional import mse_loss
 
 from randquant.aggregation.mechanism import UpdateMechanism
-from randquant.local_training.examples import StoredExamples
+from randquant.local_training.examples import StoredExamples, converted
 from randquant.local_training.problem import Problem
 from randquant.training.config import TrainConfig
 
@@ -148,7 +148,7 @@ def best_constant(problem: Problem) -> float | None:
     test, classes = problem.test, problem.labels
     if not isinstance(test, StoredExamples):
         return None
-    targets = test.targets
+    targets = converted(test.own(test.targets))
     if classes is not None:
         return _entropy(np.bincount(targets.reshape(-1).numpy(), minlength=classes))
     exact = targets.reshape(len(targets), -1).double().numpy()
@@ -198,9 +198,10 @@ def majority_share(problem: Problem) -> float | None:
     test = problem.test
     if not isinstance(test, StoredExamples) or not (problem.labels or problem.binary):
         return None
-    if problem.binary and test.targets.numel() != len(test.targets):
+    targets = test.own(test.targets)
+    if problem.binary and targets.numel() != len(targets):
         return None  # several tags an example: their shares differ
-    classes = test.targets > 0.5 if problem.binary else test.targets
+    classes = targets > 0.5 if problem.binary else targets
     counts = np.bincount(classes.reshape(-1).long().numpy(), minlength=1)
     return float(counts.max() / counts.sum())
 

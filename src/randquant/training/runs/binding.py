@@ -7,6 +7,8 @@ of a client's data.
 from __future__ import annotations
 
 import hmac
+import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -14,8 +16,9 @@ import torch
 
 from randquant._internal.serialization import from_json
 from randquant.channels.keys import Key
-from randquant.local_training.examples import Examples, StoredExamples
-from randquant.local_training.models import described, tensors
+from randquant.local_training.clients import is_in_memory
+from randquant.local_training.examples import Examples, converted
+from randquant.local_training.models import tensors
 from randquant.local_training.problem import Problem, without_addresses
 from randquant.training.runs.store import RunStore
 
@@ -54,26 +57,28 @@ def bind(problem: Problem, key: Key) -> Binding:
 
     def digest(*parts: object) -> str:
         mac = hmac.new(secret, digestmod="sha256")
-        for part in parts:
+        # Client by client, so that no more than one client's data are copied at a time.
+        for part in itertools.chain.from_iterable(
+            each if isinstance(each, Iterator) else [each] for each in parts
+        ):
             content = part if isinstance(part, memoryview) else memoryview(repr(part).encode())
             # With its length, so that no two lists of parts are the same bytes.
             mac.update(len(content).to_bytes(8, "big"))
             mac.update(content)
         return mac.hexdigest()
 
-    clients = problem.clients
     tensors = [
         part
         for name, tensor in problem.model.state_dict().items()
-        for part in (name, str(tensor.dtype), tuple(tensor.shape), _content(tensor))
+        for part in (name, str(tensor.dtype), tuple(tensor.shape), _weights(tensor))
     ]
-    loss = problem.loss
+    clients, loss = problem.clients, problem.loss
     name = getattr(loss, "__qualname__", None) or without_addresses(loss)
     return Binding(
-        digest(problem.parts, problem.buffers, *tensors, *_data(problem.statistics)),
+        digest(problem.parts, problem.buffers, *tensors, _data(problem.statistics)),
         digest(getattr(loss, "__module__", ""), name),
-        digest(clients.names, *_data(clients.table), *(_bytes(rows) for rows in clients.places)),
-        digest(*_data(problem.test)),
+        digest(clients.names, *map(_data, clients.sources if clients.known else ())),
+        digest(_data(problem.test)),
     )
 
 
@@ -95,18 +100,22 @@ def check(store: RunStore, binding: Binding) -> None:
             )
 
 
-def _data(examples: Examples | None) -> list[object]:
+def _data(examples: Examples | None) -> Iterator[object]:
     # Data that is read from elsewhere would have to be read in full: its size must do.
-    if not isinstance(examples, StoredExamples):
-        return [None if examples is None else len(examples)]
-    inputs = tensors(examples.features)
-    shapes = described(examples.features, lambda tensor: str(tuple(tensor.shape)))
-    return [*map(_content, inputs), _content(examples.targets), shapes]
+    if not is_in_memory(examples):
+        yield None if examples is None else len(examples)
+        return
+    for each in (*tensors(examples.features), examples.targets):
+        yield tuple(each.shape[1:])
+        yield _content(converted(examples.own(each)))
+
+
+def _weights(tensor: torch.Tensor) -> memoryview:
+    # Of any type, also of those that NumPy does not have.
+    return _content(tensor.detach().contiguous().reshape(-1).view(torch.uint8))
 
 
 def _content(tensor: torch.Tensor) -> memoryview:
-    return _bytes(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
-
-
-def _bytes(array: np.ndarray) -> memoryview:
-    return np.ascontiguousarray(array).data.cast("B")
+    # By NumPy, since torch copies small strided tensors on several threads, which wait longer for
+    # each other than the copies take.
+    return np.ascontiguousarray(tensor.numpy()).data.cast("B")
