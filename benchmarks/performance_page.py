@@ -92,7 +92,7 @@ def simulation(found: dict) -> str:
 {rounds(found)}
 
 With the CNN a round takes {beside:.2f} of the bare passes' time, and is {faster["cnn"]:.1f} times faster than pfl's; with softmax regression it is {faster["softmax"]:.1f} times faster.
-The data are held once: in addition to {found["cnn"]["megabytes"]["data"]:.0f} MB of training images the
+In addition to {found["cnn"]["megabytes"]["data"]:.0f} MB of training images the
 process takes {more:.0f} MB, including Python, torch, numba and the test images.
 
 With `--device cuda` data, model and gradients stay on the GPU; each round's updates are moved to the CPU and encoded there.
@@ -124,7 +124,7 @@ seconds to the end of the first round. {found["forms"][0]["imported_mb"]} MB are
 
 {table}
 
-Before, all clients' data were joined to one table, a copy; files were read as a whole, and a function was not possible."""
+Before, all clients' data were joined to one table, a copy, as those below 256 MB still are; files were read as a whole, and a function was not possible."""
 
 
 def page() -> str:

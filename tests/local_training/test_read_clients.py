@@ -17,7 +17,7 @@ import randquant as rq
 from randquant.aggregation import LocalGaussian
 from randquant.channels import Key
 from randquant.local_training import Learner, StoredExamples, Work, as_examples, make_problem
-from randquant.local_training.batches import _DeviceTable
+from randquant.local_training.batches import MAX_TABLE_BYTES
 
 RNG = np.random.default_rng(0)
 SIZES = (5, 9, 3, 7)
@@ -222,6 +222,13 @@ FORMS = {
 }
 
 
+@pytest.fixture(params=["table", "rows"])
+def table(request, monkeypatch):
+    if request.param == "rows":
+        monkeypatch.setattr("randquant.local_training.batches.MAX_TABLE_BYTES", 0)
+
+
+@pytest.mark.usefixtures("table")
 @pytest.mark.parametrize("form", FORMS)
 def test_the_users_tensors_are_used_as_they_are(form):
     """None of their numbers is copied but for a batch, nor changed."""
@@ -240,6 +247,7 @@ def test_the_users_tensors_are_used_as_they_are(form):
             assert torch.equal(torch.as_tensor(x), torch.as_tensor(y))
 
 
+@pytest.mark.usefixtures("table")
 @pytest.mark.parametrize("work", WORKS)
 @pytest.mark.parametrize("form", FORMS)
 def test_the_form_of_one_client_changes_no_bit_of_any(form, work):
@@ -255,6 +263,7 @@ def test_the_form_of_one_client_changes_no_bit_of_any(form, work):
             assert np.allclose(found, wanted, atol=0.5)
 
 
+@pytest.mark.usefixtures("table")
 def test_strides_of_images_change_no_bit():
     """Of one channel, a tensor in channels last is contiguous as well: its strides stay its own."""
     x, y = torch.rand(20, 1, 8, 8), torch.arange(20) % 3
@@ -280,6 +289,7 @@ def test_types_that_torch_does_not_gather_are_converted(kind):
     assert features.dtype == (torch.float32 if np.dtype(kind).kind == "f" else torch.int64)
 
 
+@pytest.mark.usefixtures("table")
 def test_rows_of_a_shared_data_set_are_not_copied():
     x, y = (torch.from_numpy(np.concatenate(each)) for each in zip(*DATA, strict=True))
     whole, ends = TensorDataset(x, y), np.cumsum([0, *SIZES])
@@ -298,18 +308,33 @@ def test_rows_of_a_shared_data_set_are_not_copied():
 
 
 @pytest.mark.parametrize("work", WORKS)
-def test_a_table_on_a_device_has_the_same_rows(work):
-    """Where there is no GPU, the table that one would have is on the CPU."""
+def test_rows_of_a_table_are_those_of_each_client(work, monkeypatch):
     whole = TensorDataset(
         *(torch.from_numpy(np.concatenate(each)) for each in zip(*DATA, strict=True))
     )
     data = [Subset(whole, range(5, 14)), FORMS["strided"](*DATA[2]), DATA[0]]
-    learner = Learner(make_problem(model(), data, test=data[0]), work)
-    wanted, scores = learner.updates([2, 0, 1], KEY), learner.evaluate(0)
-    learner._data._table = _DeviceTable(learner.problem.clients.sources, torch.device("cpu"))
-    for one, other in zip(wanted, learner.updates([2, 0, 1], KEY), strict=True):
+    results = []
+    for limit in (0, MAX_TABLE_BYTES):
+        monkeypatch.setattr("randquant.local_training.batches.MAX_TABLE_BYTES", limit)
+        learner = Learner(make_problem(model(), data, test=data[0]), work)
+        assert (learner._data._table is None) == (limit == 0)
+        results.append((*learner.updates([2, 0, 1], KEY), learner.evaluate(0), learner.evaluate()))
+    for one, other in zip(*results, strict=True):
         assert np.array_equal(one, other)
-    assert learner.evaluate(0) == scores
+
+
+def test_a_table_is_made_of_little_data_in_memory_only(tmp_path, monkeypatch):
+    """Else it would be a copy of much, or a reading of files that no batch has asked for."""
+    files = [(mapped(tmp_path, f"x{k}", x), mapped(tmp_path, f"y{k}", y))
+             for k, (x, y) in enumerate(DATA)]  # fmt: skip
+    size = sum(SIZES) * (4 * 4 + 8)
+    for clients, limit, joined in (
+        (DATA, size, True),
+        (DATA, size - 1, False),
+        (files, size, False),
+    ):
+        monkeypatch.setattr("randquant.local_training.batches.MAX_TABLE_BYTES", limit)
+        assert (Learner(make_problem(model(), clients))._data._table is not None) == joined
 
 
 @pytest.mark.parametrize("kind", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
