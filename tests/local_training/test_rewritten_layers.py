@@ -226,7 +226,7 @@ def test_what_draws_otherwise_is_computed_one_by_one(name):
     learner = Learner(problem(build), work)
     assert not learner.together
     one, other = (learner.updates([0], Key.from_seed(k))[0] for k in range(2))
-    assert not np.allclose(one, other)
+    assert np.abs(one - other).max() > 1e-3 * np.abs(one).max()
 
 
 def test_a_test_drops_nothing():

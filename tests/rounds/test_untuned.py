@@ -105,10 +105,14 @@ def test_a_run_that_was_stopped_goes_on_with_the_same_steps(tmp_path):
     assert np.array_equal(again.run.untuned.arrays()["start of the run"], np.zeros(DIMENSION))
 
 
+def no_training(node, name, array):
+    raise RuntimeError
+
+
 def test_a_round_that_fails_leaves_the_steps_as_they_were():
     made = strategy(patience=1)
     with pytest.raises(RoundsFailed):
-        trained(math.nan, rounds=2, made=made)
+        run(made, InProcessGrid(client_app(ANYTHING, no_training), range(1, 5)), rounds=2)
     assert made.run.untuned.record() == {}
 
 

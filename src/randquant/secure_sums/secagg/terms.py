@@ -60,7 +60,7 @@ class Terms:
     Example:
         >>> terms = Terms(b"run 1, round 1", tuple(range(40)), 1000, bits=10, least=30)
         >>> terms.neighbours, terms.threshold, terms.client_neighbours(0)[:3]
-        (10, 7, (1, 5, 10))
+        (10, 7, (9, 12, 14))
     """
 
     session: bytes

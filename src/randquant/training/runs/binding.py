@@ -7,18 +7,18 @@ of a client's data.
 from __future__ import annotations
 
 import hmac
-import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from randquant._internal.serialization import from_json
 from randquant.channels.keys import Key
-from randquant.local_training.clients import is_in_memory
-from randquant.local_training.examples import Examples, converted
-from randquant.local_training.models import tensors
+from randquant.local_training.clients import ClientSet, is_in_memory
+from randquant.local_training.examples import Examples, converted, ready_type
+from randquant.local_training.models import described, tensors
 from randquant.local_training.problem import Problem, without_addresses
 from randquant.training.runs.store import RunStore
 
@@ -57,14 +57,12 @@ def bind(problem: Problem, key: Key) -> Binding:
 
     def digest(*parts: object) -> str:
         mac = hmac.new(secret, digestmod="sha256")
-        # Client by client, so that no more than one client's data are copied at a time.
-        for part in itertools.chain.from_iterable(
-            each if isinstance(each, Iterator) else [each] for each in parts
-        ):
-            content = part if isinstance(part, memoryview) else memoryview(repr(part).encode())
+        for part in parts:
+            whole = part if isinstance(part, _Content) else _Content.of_text(repr(part))
             # With its length, so that no two lists of parts are the same bytes.
-            mac.update(len(content).to_bytes(8, "big"))
-            mac.update(content)
+            mac.update(whole.size.to_bytes(8, "big"))
+            for piece in whole.pieces:
+                mac.update(piece)
         return mac.hexdigest()
 
     tensors = [
@@ -75,10 +73,10 @@ def bind(problem: Problem, key: Key) -> Binding:
     clients, loss = problem.clients, problem.loss
     name = getattr(loss, "__qualname__", None) or without_addresses(loss)
     return Binding(
-        digest(problem.parts, problem.buffers, *tensors, _data(problem.statistics)),
+        digest(problem.parts, problem.buffers, *tensors, *_data(problem.statistics)),
         digest(getattr(loss, "__module__", ""), name),
-        digest(clients.names, *map(_data, clients.sources if clients.known else ())),
-        digest(_data(problem.test)),
+        digest(clients.names, *_clients(clients)),
+        digest(*_data(problem.test)),
     )
 
 
@@ -100,22 +98,68 @@ def check(store: RunStore, binding: Binding) -> None:
             )
 
 
-def _data(examples: Examples | None) -> Iterator[object]:
-    # Data that is read from elsewhere would have to be read in full: its size must do.
-    if not is_in_memory(examples):
-        yield None if examples is None else len(examples)
+class _Content(NamedTuple):
+    """Bytes of a known number, piece by piece, so that no more than a piece is copied at a time."""
+
+    size: int
+    pieces: Iterable[memoryview]
+
+    @classmethod
+    def of_text(cls, text: str) -> _Content:
+        return cls(len(encoded := text.encode()), [memoryview(encoded)])
+
+
+# The bytes are those of version 0.1.0, which joined the examples of all clients to one table, so
+# that its runs are known again.
+
+
+def _clients(clients: ClientSet) -> Iterator[object]:
+    if not clients.known:  # they are known by their names alone
         return
-    for each in (*tensors(examples.features), examples.targets):
-        yield tuple(each.shape[1:])
-        yield _content(converted(examples.own(each)))
+    if clients.in_memory:
+        yield from _joined(clients.sources)
+    else:
+        yield None
+    start = 0
+    for source in clients.sources:
+        places = np.arange(start, start + len(source), dtype=np.int64)
+        yield _Content(places.nbytes, [places.data.cast("B")])
+        if clients.in_memory:
+            start += len(source)
+        elif is_in_memory(source):
+            yield from _joined([source])
 
 
-def _weights(tensor: torch.Tensor) -> memoryview:
+def _data(examples: Examples | None) -> Iterator[object]:
+    if is_in_memory(examples):
+        yield from _joined([examples])
+    else:
+        # Data that is read from elsewhere would have to be read in full: its size must do.
+        yield None if examples is None else len(examples)
+
+
+def _joined(sources: Sequence[Any]) -> Iterator[object]:
+    first, count = sources[0], sum(map(len, sources))
+    every = [(*tensors(each.features), each.targets) for each in sources]
+    for number, tensor in enumerate(every[0]):
+        size = ready_type(tensor).itemsize * count * tensor[:1].numel()
+        yield _Content(size, _rows(sources, [each[number] for each in every]))
+    yield described(first.features, lambda each: str((count, *each.shape[1:])))
+
+
+def _rows(sources: Sequence[Any], tensors: Sequence[torch.Tensor]) -> Iterator[memoryview]:
+    # One client's at a time.
+    for source, tensor in zip(sources, tensors, strict=True):
+        yield _bytes(converted(source.own(tensor)))
+
+
+def _weights(tensor: torch.Tensor) -> _Content:
     # Of any type, also of those that NumPy does not have.
-    return _content(tensor.detach().contiguous().reshape(-1).view(torch.uint8))
+    flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    return _Content(len(flat), [_bytes(flat)])
 
 
-def _content(tensor: torch.Tensor) -> memoryview:
+def _bytes(tensor: torch.Tensor) -> memoryview:
     # By NumPy, since torch copies small strided tensors on several threads, which wait longer for
     # each other than the copies take.
     return np.ascontiguousarray(tensor.numpy()).data.cast("B")
