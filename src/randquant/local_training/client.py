@@ -226,7 +226,7 @@ class Learner:
         return updates.cpu().numpy(), losses
 
     def _dropout_keys(self, clients: Sequence[int], key: Key | None) -> list[Key]:
-        # By the client alone, whoever else is computed with it.
+        # By the client alone, and not by who else is computed with it.
         if not self.problem.dry_run.draws:
             return []
         assert key is not None

@@ -50,12 +50,12 @@ class ClientSet:
 
     @property
     def known(self) -> bool:
-        """Whether all clients' data are at hand, and not read when their turn comes."""
+        """True if all clients' data are at hand, and not read when their turn comes."""
         return isinstance(self.sources, tuple)
 
     @property
     def in_memory(self) -> bool:
-        """Whether all clients' examples are in memory, so that all were checked."""
+        """True if all clients' examples are in memory, so that all were checked."""
         return self.known and all(map(is_in_memory, self.sources))
 
     @property

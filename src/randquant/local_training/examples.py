@@ -89,7 +89,7 @@ class StoredExamples:
         return tensor if self.rows is None else tensor[torch.from_numpy(self.rows)]
 
     def empty(self, count: int) -> tuple[Features, Tensor]:
-        """Return features and targets for so many examples, of the types that models take."""
+        """Return features and targets for `count` examples, of the types that models take."""
 
         # With the strides of any other tensor of this shape: those of a client's may not decide
         # how it is computed.

@@ -49,7 +49,7 @@ def _no_report(shape: torch.Size, rate: float) -> None: ...
 
 
 class Masks:
-    """What the dropout layers of a model multiply by, in the order of their calls.
+    """Masks that the dropout layers of a model multiply by, in the order of their calls.
 
     Attributes:
         left: for the calls to come; None to let torch draw.

@@ -65,7 +65,7 @@ WEIGHT_STEPS = 2**20
 Law = DiscreteLaplace | DiscreteGaussian | Skellam
 
 NoiseOf = Literal["clients", "helper", "parties"]
-NOISES_OF: tuple[NoiseOf, ...] = ("clients", "helper", "parties")
+NOISE_MODES: tuple[NoiseOf, ...] = ("clients", "helper", "parties")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -124,7 +124,7 @@ class Survey:
         _ = self.release  # the releases and accounts check law, distance and dimension
 
     def _check_noise(self) -> None:
-        validate.choice("noise", self.noise, NOISES_OF)
+        validate.choice("noise", self.noise, NOISE_MODES)
         if self.noise == "clients":
             validate.whole("cohort", self.cohort, low=2 if self.trust == "aggregate" else 1)
         elif (self.trust, self.cohort, type(self.law)) != ("aggregate", 1, DiscreteGaussian):
@@ -140,7 +140,7 @@ class Survey:
 
     @property
     def notes(self) -> list[str]:
-        """What the guarantee relies on, in sentences, if it is not the clients' own noise."""
+        """Sentences on what the guarantee relies on, if it is not the clients' own noise."""
         return [] if self.noise == "clients" else [describe_parties(self.noise == "parties")]
 
     @property
@@ -494,7 +494,7 @@ def _relative(queries: Mapping[str, Query], weights: Mapping[str, float]) -> dic
 
 
 def check_clients(clients: int, trust: Trust, noise: NoiseOf = "clients") -> None:
-    validate.choice("noise", noise, NOISES_OF)
+    validate.choice("noise", noise, NOISE_MODES)
     if noise != "clients" and trust != "aggregate":
         raise ValueError(
             f"Expected trust='aggregate' with noise={noise!r}, got trust={trust!r}: the helper of "
