@@ -217,7 +217,21 @@ class Functional(nn.Module):
         return self.out(nn.functional.dropout(x.flatten(1), 0.5, self.training))
 
 
-OTHERWISE = {"a function": (Functional, Work()), "clipped": (dropping, Work(example_norm=1.0))}
+class InPlace(Functional):
+    def __init__(self):
+        super().__init__()
+        self.drop = nn.Dropout(0.5, inplace=True)
+
+    def forward(self, x):
+        x = 1 * x.flatten(1)
+        self.drop(x)  # of use for what it does to its input
+        return self.out(x)
+
+
+OTHERWISE = {
+    "a function": (Functional, Work()), "clipped": (dropping, Work(example_norm=1.0)),
+    "in place": (InPlace, Work()),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", OTHERWISE)

@@ -42,7 +42,9 @@ def _replaced(layer: Any) -> bool:
     # By exact types: a subclass, or a forward function of an instance, may compute something else.
     if "forward" in vars(layer):
         return False
-    return type(layer) is nn.Dropout or (type(layer) in RECURRENT_KINDS and not layer.proj_size)
+    if type(layer) is nn.Dropout:
+        return not layer.inplace  # a model may go on with the input, which it then changes
+    return type(layer) in RECURRENT_KINDS and not layer.proj_size
 
 
 def _no_report(shape: torch.Size, rate: float) -> None: ...
