@@ -44,3 +44,14 @@ def test_whether_a_client_answers_does_not_tell_which_data_overflow(world, numbe
     member.charge(agreed.membership, protocol.UPLOAD)
     assert len(answer.payload) == 41
     assert any("zeros are sent instead" in line for line in lines) == overflows
+
+
+@pytest.mark.parametrize("world", NEIGHBOURS)
+def test_a_number_that_a_client_never_has_is_refused_whatever_its_data(world):
+    """A server chooses the numbers: an answer with zeros in one world alone would tell."""
+    offer = Offer(VectorMechanism(NOISY, 1.0), 7, scalars=AuxiliaryNumbers(1.0, (Number("age"),)))
+    member = Member(1, ClientLimits(99.0), {}, {}, lambda level, line: None)
+    agreed = member.agree(RoundMessage(protocol.UPLOAD, bytes(16), offer.to_text()), MODEL)
+    new, loss = trained(NEIGHBOURS[world])
+    with pytest.raises(ValueError, match="Expected a number 'age' with the update"):
+        member.encode(agreed, MODEL, new, {"loss": loss})

@@ -202,7 +202,7 @@ class Member:
         if offer.buffers == "frozen" and whole:
             layout.check_frozen(old, new)
         update = layout.update(old if whole else None, new)
-        if offer.mechanism.from_zero or _finite(update, numbers, offer):
+        if offer.mechanism.from_zero or not _needs_zeros(update, numbers, offer):
             # Without the number an update is not shortened: 1.0 is the loss of a model that knows
             # nothing.
             weights, relative_loss = layout.update(None, old), numbers.get(RELATIVE_LOSS, 1.0)
@@ -301,11 +301,15 @@ class Member:
         return replace(membership, commitment=request.commitment, part=part)
 
 
-def _finite(update: np.ndarray, numbers: Mapping[str, float], offer: Offer) -> bool:
-    # Infinite numbers are cut to their bounds; missing ones are refused elsewhere.
+def _needs_zeros(update: np.ndarray, numbers: Mapping[str, float], offer: Offer) -> bool:
     asked = () if offer.scalars is None else offer.scalars.numbers
-    known = bool(np.isfinite(update).all())
-    return known and not any(math.isnan(numbers.get(each.name, 0.0)) for each in asked)
+    if any(each.name not in numbers for each in asked):
+        # An error for every update: a server could ask for a number that this client never has, and
+        # zeros would then be sent of updates that are not finite, and nothing of others.
+        return False
+    # Infinite numbers are cut to their bounds.
+    unknown = any(math.isnan(numbers[each.name]) for each in asked)
+    return unknown or not np.isfinite(update).all()
 
 
 def _helped(membership: Membership, text: str) -> HelperTerms:

@@ -142,7 +142,7 @@ class Layout:
             if trained is None or trained.shape != shape or trained.dtype.kind != "f":
                 what = "none" if trained is None else f"shape {trained.shape}, {trained.dtype}"
                 raise ValueError(f"Expected array {name!r} {shape} of {dtype}, got {what}.")
-            # Without warnings: an update that is not finite is refused before it is encoded.
+            # Without warnings: zeros are sent in place of an update that is not finite (`Member`).
             with np.errstate(over="ignore", invalid="ignore"):
                 if old is not None:
                     # Half precision is subtracted as float32: the difference loses no bits.
