@@ -55,3 +55,10 @@ def test_what_is_wrong_is_one_line(folder, capsys):
     (folder / "queries.toml").write_text('[age]\nkind = "mean"\nlow = 18\nhigh = 100\n')
     line = "statistics --data patients.csv --queries queries.toml --epsilon 1"
     assert "Expected numbers in column 'age', got 'forty'" in refused(capsys, line)
+
+
+def test_a_certificate_that_is_refused_leaves_no_answers_behind(folder, capsys):
+    line = f"{LINE} --trust aggregate --noise helper --certificate table.json"
+    assert "Expected a table whose clients add the noise" in refused(capsys, shlex.split(line))
+    assert not (folder / "table.html").exists()
+    assert not (folder / "table.json").exists()

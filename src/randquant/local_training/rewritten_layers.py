@@ -69,12 +69,13 @@ class Masks:
         return next(layers, None)
 
 
-class MaskedDropout(nn.Module):
+class MaskedDropout(nn.Dropout):
     """Dropout whose draws can be given: each client's by its key."""
 
+    # A subclass, so that a model which asks what a layer is goes on as before.
     def __init__(self, p: float, masks: Masks) -> None:
-        super().__init__()
-        self.p, self.masks = p, masks
+        super().__init__(p)
+        self.masks = masks
 
     def forward(self, input: Tensor) -> Tensor:
         """Multiply by the next mask, or let torch draw one if none are given."""

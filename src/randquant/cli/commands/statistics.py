@@ -53,8 +53,9 @@ def run(
         epsilon, delta, queries=parsed, weights=weights, trust=trust, unit=unit, noise=noise,
         seed=seed,
     )  # fmt: skip
-    written = written_page(output, lambda: answers.page(table))
-    written += written_certificate(certificate, lambda: certificate_file(table))
+    # First: it may be refused, and then no answer may be left behind, whose epsilon nobody counts.
+    certified = written_certificate(certificate, lambda: certificate_file(table))
+    written = written_page(output, lambda: answers.page(table)) + certified
     result = {**answers.as_json(table), "output": output}
     return Output(result, [*str(table).splitlines(), *written])
 
