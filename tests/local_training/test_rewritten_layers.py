@@ -29,19 +29,21 @@ def test_outputs_states_and_gradients_are_those_of_torch(kind, options, given):
     torch.manual_seed(0)
     (layer, of_kind), chosen = KINDS[kind], OPTIONS[options]
     layer = layer(INPUTS, 5, dtype=torch.float64, **of_kind, **chosen)
-    copy = WrittenOut(layer)
+    copy = written_out(layer)
+    assert isinstance(copy, WrittenOut)
+    assert isinstance(copy, type(layer))
     assert list(dict(copy.named_parameters())) == list(dict(layer.named_parameters()))
     x = torch.randn(4, STEPS, INPUTS, dtype=torch.float64, requires_grad=True)
     sequences = 4 if layer.batch_first else STEPS
     directions = layer.num_layers * (2 if layer.bidirectional else 1)
     start = torch.randn(directions, sequences, 5, dtype=torch.float64, requires_grad=True)
-    wanted = [*layer.parameters(), x, *[start] * given]
     found = []
     for each in (layer, copy):
         state = ((start, start.cos()) if kind == "lstm" else start) if given else None
         output, ends = each(x, state)
         leaves = [output, *(ends if kind == "lstm" else [ends])]
         total = sum((leaf * leaf.detach().cos()).sum() for leaf in leaves)
+        wanted = [*each.parameters(), x, *[start] * given]
         found.append([*leaves, *torch.autograd.grad(total, wanted)])
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
@@ -67,6 +69,10 @@ MODELS = {
         nn.LSTM(INPUTS, 5, num_layers=2, batch_first=True, bidirectional=True), width=10
     ),
     "rnn, time first": lambda: Model(nn.RNN(INPUTS, 5, num_layers=2), time_first),
+    "a layer that is asked what it is": lambda: Model(
+        nn.LSTM(INPUTS, 5, batch_first=True),
+        lambda layer, x: layer(x)[0][:, -1] * (2 if isinstance(layer, nn.LSTM) else 1),
+    ),
     "gru on what it gave": lambda: Model(
         nn.GRU(INPUTS, 5, batch_first=True), lambda layer, x: layer(layer(x)[0][..., :INPUTS])[1][0]
     ),
@@ -137,6 +143,7 @@ def test_a_layer_that_stands_in_two_places_is_one_layer_still():
     assert copy[0] is copy[1]["again"]
     assert len(list(copy.parameters())) == len(list(model.parameters()))
     assert type(model[0]) is nn.GRU
+    assert isinstance(written_out(dropping())[2], nn.Dropout)
     assert written_out(nn.Linear(2, 2)) is None
 
 

@@ -17,7 +17,7 @@ RECURRENT_KINDS = (nn.RNN, nn.GRU, nn.LSTM)
 
 
 def written_out(model: nn.Module) -> nn.Module | None:
-    """Return a copy with `WrittenOut` and `MaskedDropout` as layers; None if it needs none.
+    """Return a copy with layers of `WRITTEN_OUT` and `MaskedDropout`; None if it needs none.
 
     Parameters have the same names and order. Outputs differ in rounding only, and in what dropout
     draws.
@@ -25,17 +25,13 @@ def written_out(model: nn.Module) -> nn.Module | None:
     if not any(_replaced(layer) for layer in model.modules()):
         return None
     model, masks = copied(model), Masks()
-    # One new layer for each old one, which may stand in several places.
-    new: dict[nn.Module, nn.Module] = {}
-    for parent in list(model.modules()):
-        for name, layer in parent._modules.items():
-            if layer is None or not _replaced(layer):
-                continue
-            if layer not in new:
-                dropout = type(layer) is nn.Dropout
-                new[layer] = MaskedDropout(layer.p, masks) if dropout else WrittenOut(layer)
-            parent._modules[name] = new[layer]
-    return model if new else None
+    for layer in model.modules():
+        if _replaced(layer):
+            # By subclasses of torch's own: a model may ask for a layer's kind, or its attributes.
+            layer.__class__ = {**WRITTEN_OUT, nn.Dropout: MaskedDropout}[type(layer)]
+            if isinstance(layer, MaskedDropout):
+                layer.masks = masks
+    return model
 
 
 def _replaced(layer: Any) -> bool:
@@ -72,10 +68,7 @@ class Masks:
 class MaskedDropout(nn.Dropout):
     """Dropout whose draws can be given: each client's by its key."""
 
-    # A subclass, so that a model which asks what a layer is goes on as before.
-    def __init__(self, p: float, masks: Masks) -> None:
-        super().__init__(p)
-        self.masks = masks
+    masks: Masks
 
     def forward(self, input: Tensor) -> Tensor:
         """Multiply by the next mask, or let torch draw one if none are given."""
@@ -159,7 +152,7 @@ def dropping_nothing(
         holder.off, holder.report = False, _no_report
 
 
-class WrittenOut(nn.Module):
+class WrittenOut:
     """The function of a recurrent layer, called as that layer is, with the same parameters.
 
     Batches of sequences of one length only: packed and single sequences raise an error, and their
@@ -169,14 +162,13 @@ class WrittenOut(nn.Module):
         torch.nn.RNN, GRU and LSTM, whose formulas, names and order of weights are used.
     """
 
-    def __init__(self, layer: Any) -> None:
-        super().__init__()
-        for name, parameter in layer.named_parameters():
-            self.register_parameter(name, parameter)
-        self.mode, self.batch_first = layer.mode, layer.batch_first
-        self.input_size, self.hidden_size = layer.input_size, layer.hidden_size
-        self.num_layers, self.bias = layer.num_layers, layer.bias
-        self.dropout, self.bidirectional = layer.dropout, layer.bidirectional
+    mode: str
+    batch_first: bool
+    hidden_size: int
+    num_layers: int
+    dropout: float
+    bidirectional: bool
+    training: bool
 
     def flatten_parameters(self) -> None:
         """Do nothing: models may call it before the layer, for torch's own layout of weights."""
@@ -217,6 +209,12 @@ class WrittenOut(nn.Module):
             state = _step(self.mode, gates, functional.linear(state[0], matrix, bias), state)
             outputs.append(state[0])
         return outputs[::-1] if backwards else outputs, state
+
+
+WRITTEN_OUT: dict[type, type] = {
+    kind: type(f"WrittenOut{kind.__name__}", (WrittenOut, kind), {}) for kind in RECURRENT_KINDS
+}
+"""Subclasses of torch's recurrent layers with the function of `WrittenOut`."""
 
 
 def _step(mode: str, gates: Tensor, hidden: Tensor, state: Sequence[Tensor]) -> tuple[Tensor, ...]:
