@@ -308,7 +308,7 @@ class ClientLimits:
             # server could choose the numbers at which it does.
             raise ProtocolError("Expected arrays of zeros to answer a survey, got other numbers.")
         if not layout.finite(model):
-            # Refused before training: its update would not be finite, and could not be encoded.
+            # Refused before training: its update would not be finite, so zeros would be sent.
             raise ProtocolError("Expected finite numbers in the model, got NaN or infinity.")
         return layout
 
