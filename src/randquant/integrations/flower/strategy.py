@@ -116,7 +116,7 @@ class QuantizedStrategy(Strategy):
         # read as clients will read it. A subset may be too large for a small model, and the bits
         # of integer noise too few for a large one.
         scaled, self.examples = untuned is not None and examples is None, examples
-        dimension = mechanism.record().get("coordinates") or 2**10
+        dimension = max(mechanism.record().get("coordinates") or 0, 2**10)
         offer = Offer(mechanism, dimension, scalars=scalars, examples=examples, scaled=scaled)
         Offer.from_text(offer.to_text())
         accountant = RunAccountant(
