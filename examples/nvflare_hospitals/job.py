@@ -60,7 +60,10 @@ def main() -> None:
     folder = given.folder.resolve()
     made = job(given.data.resolve(), folder, given.epsilon, given.rounds)
     made.simulator_run(str(folder / "workspace"), threads=len(SITES))
-    print(f"{folder}/workspace/server/simulate_job/app_server/FL_global_model.pt has the model")
+    model = folder / "workspace/server/simulate_job/app_server/FL_global_model.pt"
+    if not model.exists():
+        sys.exit("Expected a model at the end, got none: an error above says why the job ended.")
+    print(f"{model} has the model")
 
 
 if __name__ == "__main__":

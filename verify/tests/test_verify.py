@@ -53,6 +53,12 @@ def test_the_command_says_what_it_proves(tmp_path, capsys):
     path.write_bytes(certificates.sealed(certificates.gaussian(1)))
     assert main([str(path)]) == 1
     assert capsys.readouterr().out.startswith("not verified: accounts[0]: no epsilon up to 1.5")
+    several = certificates.gaussian(1)
+    several["claims"] += certificates.gaussian(2, relation="zero_out")["claims"]
+    path.write_bytes(certificates.sealed(several))
+    assert main([str(path)]) == 1
+    refused, proven, *_ = capsys.readouterr().out.splitlines()
+    assert (refused[:12], proven[:24]) == ("not verified", "verified: epsilon <= 2 a")
 
 
 # Numbers
