@@ -48,7 +48,8 @@ def example_update(
         data: the client's examples, in any form that `train` takes for a client.
         loss: from (outputs, targets) to the mean loss.
         clip_norm: L2 threshold of one example's gradient, at most that of the mechanism.
-        examples: the public number, at most that of the account.
+        examples: the public number, at least that of the account. Divided by a smaller one, an
+            example moves the update further than the account says, and nothing can notice it.
         local: which parts are trained, what is done about running statistics, the columns of a
             table, the device, and whether examples are computed together.
 

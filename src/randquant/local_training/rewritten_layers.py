@@ -43,21 +43,18 @@ def _replaced(layer: Any) -> bool:
     return type(layer) in RECURRENT_KINDS and not layer.proj_size
 
 
-def _no_report(shape: torch.Size, rate: float) -> None: ...
-
-
 class Masks:
     """Masks that the dropout layers of a model multiply by, in the order of their calls.
 
     Attributes:
         left: for the calls to come; None to let torch draw.
-        off: calls return their input, and are reported to `report`.
+        report: called with the shape and the rate of each call, which then returns its input; None
+            to drop.
     """
 
     def __init__(self) -> None:
         self.left: list[Tensor] | None = None
-        self.off = False
-        self.report: Callable[[torch.Size, float], Any] = _no_report
+        self.report: Callable[[torch.Size, float], object] | None = None
 
     @staticmethod
     def of(model: nn.Module) -> Masks | None:
@@ -74,7 +71,7 @@ class MaskedDropout(nn.Dropout):
         """Multiply by the next mask, or let torch draw one if none are given."""
         if not self.training or self.p == 0:
             return input
-        if self.masks.off:
+        if self.masks.report is not None:
             self.masks.report(input.shape, self.p)
             return input
         if self.masks.left is None:
@@ -141,15 +138,15 @@ def with_masks(model: nn.Module, masks: Sequence[Tensor]) -> Iterator[None]:
 
 @contextmanager
 def dropping_nothing(
-    model: nn.Module, report: Callable[[torch.Size, float], Any] = _no_report
+    model: nn.Module, report: Callable[[torch.Size, float], object] = lambda *_: None
 ) -> Iterator[None]:
     """Let dropout return its input, and report the shape and the rate of each call."""
     holder = Masks.of(model) or Masks()
-    holder.off, holder.report = True, report
+    holder.report = report
     try:
         yield
     finally:
-        holder.off, holder.report = False, _no_report
+        holder.report = None
 
 
 class WrittenOut:

@@ -232,9 +232,7 @@ class Survey:
 
     def shares(self, clients: int) -> int:
         """Return how many draws of the law are in a sum over this many clients."""
-        if self.noise != "clients":
-            return 2 if self.noise == "parties" else 1
-        return 1 if self.trust == "central" else clients
+        return _shares(self.noise, self.trust, clients)
 
     def read(self, totals: np.ndarray, records: int, clients: int = 1) -> dict[str, Answer]:
         """Estimate all answers from the noisy sum.
@@ -329,20 +327,25 @@ def survey(
         )  # fmt: skip
         if calibrated:
             amplitudes, law = calibrated
-            terms = Survey(named, amplitudes, law, cohort, trust, delta, unit, most, 64, noise)
-            return replace(terms, bits=_sum_bits(terms, clients, records))
+            largest = records * _record_distance(named, amplitudes, norm)
+            bits = _sum_bits(largest, law.variance * _shares(noise, trust, clients))
+            return Survey(named, amplitudes, law, cohort, trust, delta, unit, most, bits, noise)
     raise ValueError(
         f"Expected fewer queries, or another target, got {len(named)} at epsilon={epsilon} and "
         f"delta={delta:g}: the noise would be too large for this arithmetic."
     )
 
 
-def _sum_bits(terms: Survey, clients: int, records: int) -> int:
+def _sum_bits(largest: float, variance: float) -> int:
     # 64 deviations of all the noise: no sum is beyond, but with a probability far below any delta,
     # and then an answer is wrong, not the guarantee.
-    noise = 64 * math.sqrt(terms.law.variance * terms.shares(clients))
-    largest = records * _record_distance(terms.queries, terms.amplitudes, terms.norm) + noise
-    return math.ceil(math.log2(2 * largest)) + 1
+    return math.ceil(math.log2(2 * (largest + 64 * math.sqrt(variance)))) + 1
+
+
+def _shares(noise: NoiseOf, trust: Trust, clients: int) -> int:
+    if noise != "clients":
+        return 2 if noise == "parties" else 1
+    return 1 if trust == "central" else clients
 
 
 def _lenient_rows(name: str, query: Query, columns: Columns) -> np.ndarray:

@@ -28,6 +28,7 @@ from .intervals import (
     largest,
     log,
     power,
+    raised,
     sqrt,
     upper_tail,
 )
@@ -94,23 +95,13 @@ class Arrangement:
             s = (parts * (b - a) << POINT) // q
             term = q
             if tilt:
-                term = q * _raise(one - s if part else one + s, tilt) >> POINT
+                term = q * raised(one - s if part else one + s, tilt, POINT) >> POINT
             for _ in range(orders[0]):
                 term = term * s >> POINT
             for k in range(len(orders)):
                 sums[k] += term
                 term = term * s >> POINT
         return [total // (parts * self.denominator) for total in sums]
-
-
-def _raise(base: int, exponent: int) -> int:
-    """A power in units of 2^-POINT, rounded up by some units of itself, which slack pays for."""
-    result = 1 << POINT
-    while exponent:
-        if exponent & 1:
-            result = (result * base >> POINT) + 1
-        base, exponent = (base * base >> POINT) + 1, exponent >> 1
-    return result
 
 
 def arrangements(rows: list[list[int]], denominator: int, clients: int) -> Iterator[Arrangement]:

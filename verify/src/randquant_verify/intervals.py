@@ -168,3 +168,13 @@ def _tail_at(x: Decimal) -> Interval:
         total += term
     ends = (DOWN.divide(total, 1 << 320), UP.divide(total + (1 << 130), 1 << 320))
     return interval(Fraction(1, 2)) - density(x) * Interval(*ends)
+
+
+def raised(base: int, exponent: int, point: int) -> int:
+    """A power in units of 2^-point, rounded up by some units of itself."""
+    result = 1 << point
+    while exponent:
+        if exponent & 1:
+            result = (result * base >> point) + 1
+        base, exponent = (base * base >> point) + 1, exponent >> 1
+    return result

@@ -8,7 +8,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 from .curves import Side
-from .intervals import Interval, interval, largest, log
+from .intervals import Interval, interval, largest, log, raised
 
 PARTS = 8  # of each cell between neighbouring inputs
 POINT = 256  # powers of ratios are whole numbers of 2^-POINT
@@ -26,16 +26,6 @@ def largest_of_rows(pairs: list[tuple[tuple, tuple]]) -> Side:
         return interval(Fraction(max(sums), whole))
 
     return side
-
-
-def raised(base: int, exponent: int) -> int:
-    """A power in units of 2^-POINT, rounded up."""
-    result = 1 << POINT
-    while exponent:
-        if exponent & 1:
-            result = (result * base >> POINT) + 1
-        base, exponent = (base * base >> POINT) + 1, exponent >> 1
-    return result
 
 
 class ManyRows:
@@ -65,7 +55,7 @@ class ManyRows:
             if p == q:
                 bend = (order * self.whole << POINT - 1) // q
             else:
-                excess = raised((p << POINT) // q + 1, order)
+                excess = raised((p << POINT) // q + 1, order, POINT)
                 excess -= (q + order * (p - q) << POINT) // q
                 bend = excess * q * self.whole // ((order - 1) * (p - q) ** 2)
             found.append(bend + 1)
