@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import math
 import warnings
 
 import numpy as np
@@ -18,6 +19,7 @@ from randquant.flower import Offer, QuantizeMod, WithHelper
 from randquant.privacy import run_release
 from randquant.secure_sums import Helper
 from randquant.statistics import MAX_VECTOR_VALUE, SurveyMechanism, survey
+from randquant.statistics.records import read_columns
 
 ASKED = {
     "age": rq.Mean(0, 100),
@@ -261,3 +263,29 @@ def test_whether_a_client_answers_does_not_tell_which_values_it_has(name, unit):
         assert np.abs(apart).sum() <= release.l1_distance
     with pytest.raises((TypeError, ValueError)):  # whoever runs a table on the records sees it
         rq.statistics([{"age": 40, "sex": "f", "code": value}] * 5, 1.0, queries={"asked": query})
+
+
+ODD = (1, 0, True, 2.5, math.nan, None, "a", "1", "", 2**53 + 1, 2**63, -1, 10**400, b"a", 1 + 2j,
+       np.uint64(2**63 + 5), np.bool_(True), np.datetime64("2020-01-01"))  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:Expected records that the query")
+def test_a_record_that_cannot_be_read_changes_how_no_other_is_read():
+    """The vector of several records is the sum of each one's alone: these queries round nothing."""
+    queries = {
+        "count": rq.Counts([1, 2**53 + 1, "a"], column="x"),
+        "bins": rq.Counts(bins=[0, 1, 9], column="x"),
+        "quantile": rq.Quantiles(0, 9, steps=8, column="x"),
+        "curve": rq.KaplanMeier("x", "y", until=9, bins=3),
+        "test": rq.LogRank("x", "y", "x", ["a", "1"], until=9),
+    }  # fmt: skip
+    terms = survey(queries, 1.0, 1e-6, "aggregate", 9, 99, unit="example", most=9)
+    draw, key = np.random.default_rng(0), Key.from_seed(0)
+    for _ in range(150):
+        places = draw.integers(0, len(ODD), (2, 4))
+        x, y = ([ODD[place] for place in row] for row in places)
+        vectors = [
+            terms.vector(read_columns({"x": x[part], "y": y[part]}, "a client"), key, lenient=True)
+            for part in (slice(0, 4), *(slice(k, k + 1) for k in range(4)))
+        ]
+        assert np.array_equal(vectors[0], sum(vectors[1:]))
