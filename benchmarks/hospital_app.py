@@ -68,7 +68,7 @@ def train(message, context):
     model = task.build_model()
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())
     data = task.patients(context)
-    update = rq.example_update(model, data, clip_norm=1.0, examples=PATIENTS)
+    update = rq.example_update(model, data, clip_norm=1.0)
     return Message(RecordDict({"update": ArrayRecord(update)}), reply_to=message)
 """
 

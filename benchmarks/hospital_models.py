@@ -64,8 +64,8 @@ def learned(model: nn.Module, direction: Callable, deviation: float) -> nn.Modul
 
 
 def update_of(model: nn.Module, data: Data, examples: int) -> np.ndarray:
-    update = rq.example_update(model, data, clip_norm=CLIP_NORM, examples=examples)
-    return torch.cat([part.reshape(-1) for part in update.values()]).numpy()
+    update = rq.example_update(model, data, clip_norm=CLIP_NORM)
+    return torch.cat([part.reshape(-1) for part in update.values()]).numpy() / examples
 
 
 def accuracy(model: nn.Module, data: Data) -> float:

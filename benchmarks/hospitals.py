@@ -56,8 +56,8 @@ def run(mechanism, summed, multiplier: float | None, cut: dict, seed: int) -> di
 
     def private(mechanism):
         def direction(weights):
-            updates = [step(weights, *each, CLIP_NORM, len(pooled[1]) // len(trains))
-                       for each in trains]  # fmt: skip
+            number = len(pooled[1]) // len(trains)
+            updates = [step(weights, *each, CLIP_NORM) / number for each in trains]
             payloads = [mechanism.encode(update, Key.generate()) for update in updates]
             return mechanism.mean(payloads, FEATURES)
 
@@ -65,12 +65,12 @@ def run(mechanism, summed, multiplier: float | None, cut: dict, seed: int) -> di
 
     def central(weights):
         noise = chance.normal(0, multiplier * 2 * CLIP_NORM / len(pooled[1]), FEATURES)
-        return step(weights, *pooled, CLIP_NORM, len(pooled[1])) + noise
+        return step(weights, *pooled, CLIP_NORM) / len(pooled[1]) + noise
 
     if multiplier is None:
         ways = {
-            "hospitals": (lambda w: step(w, *pooled, CLIP_NORM, len(pooled[1])), 0.0),
-            "central": (lambda w: step(w, *pooled, 1e6, len(pooled[1])), 0.0),  # unclipped
+            "hospitals": (lambda w: step(w, *pooled, CLIP_NORM) / len(pooled[1]), 0.0),
+            "central": (lambda w: step(w, *pooled, 1e6) / len(pooled[1]), 0.0),  # unclipped
         }
     else:
         ways = {

@@ -61,20 +61,18 @@ def split(x: np.ndarray, y: np.ndarray, seed: int) -> tuple[tuple, tuple]:
     return (x[train], y[train]), (x[test], y[test])
 
 
-def step(
-    weights: np.ndarray, x: np.ndarray, y: np.ndarray, clip_norm: float, patients: float
-) -> np.ndarray:
-    """Minus the sum of the patients' clipped gradients over a public number, (16,) float32.
+def step(weights: np.ndarray, x: np.ndarray, y: np.ndarray, clip_norm: float) -> np.ndarray:
+    """Minus the sum of the patients' clipped gradients, (16,) float32.
 
-    The gradients are the logistic loss's. Summed in float64: one patient moves the update by at
-    most 2 · clip_norm / patients, in whichever hospital. `randquant.example_update` computes the
-    same for a model of torch.
+    The gradients are the logistic loss's. Summed in float64: one patient moves the sum by at most
+    2 · clip_norm, in whichever hospital. `randquant.example_update` computes the same for a model
+    of torch; `QuantizeFilter(examples=...)` divides it.
     """
     wrong = 1 / (1 + np.exp(-x @ weights)) - y
     total = np.zeros(len(weights))
     for each, patient in zip(wrong, x, strict=True):
         total -= clip_to_norm(each * patient, clip_norm)
-    return (total / patients).astype(np.float32)
+    return total.astype(np.float32)
 
 
 def accuracy(weights: np.ndarray, x: np.ndarray, y: np.ndarray) -> float:
@@ -85,9 +83,9 @@ def accuracy(weights: np.ndarray, x: np.ndarray, y: np.ndarray) -> float:
 class HospitalExecutor(Executor):
     """Answers a training task with the sum of its patients' clipped gradients, as WEIGHT_DIFF."""
 
-    def __init__(self, data: str, patients: int, clip_norm: float = 1.0, seed: int = 0) -> None:
+    def __init__(self, data: str, clip_norm: float = 1.0, seed: int = 0) -> None:
         super().__init__()
-        self.data, self.patients, self.clip_norm, self.seed = data, patients, clip_norm, seed
+        self.data, self.clip_norm, self.seed = data, clip_norm, seed
 
     def execute(
         self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal
@@ -97,5 +95,5 @@ class HospitalExecutor(Executor):
             return make_reply(ReturnCode.TASK_UNKNOWN)
         weights = np.asarray(from_shareable(shareable).data[NPConstants.NUMPY_KEY], float)
         train, _ = split(*patients(self.data, fl_ctx.get_identity_name()), self.seed)
-        update = step(weights, *train, self.clip_norm, self.patients)
+        update = step(weights, *train, self.clip_norm)
         return DXO(DataKind.WEIGHT_DIFF, {NPConstants.NUMPY_KEY: update}).to_shareable()

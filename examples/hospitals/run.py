@@ -55,7 +55,7 @@ def job(
     made.to(controller, SERVER_SITE_NAME)
     made.to(NPModelPersistor(model=[0.0] * FEATURES), SERVER_SITE_NAME, id="persistor")
     for site in SITES:
-        made.to(HospitalExecutor(str(data), examples, CLIP_NORM), site, tasks=["train"])
+        made.to(HospitalExecutor(str(data), CLIP_NORM), site, tasks=["train"])
         for kind in (FilterType.TASK_DATA, FilterType.TASK_RESULT):
             each = QuantizeFilter(
                 epsilon, str(folder / "sites"), DELTA, examples=examples, helper=identity,

@@ -38,7 +38,7 @@ def job(data: Path, folder: Path, epsilon: float, rounds: int) -> FedJob:
     )  # fmt: skip
     made.to_server(controller)
     made.to_server(PTModel(Network()))
-    options = f"--data {data} --patients {PATIENTS} --clip-norm {CLIP_NORM}"
+    options = f"--data {data} --clip-norm {CLIP_NORM}"
     for site in SITES:
         made.to(ScriptRunner(str(HERE / "train.py"), options), site)
         for kind in (FilterType.TASK_DATA, FilterType.TASK_RESULT):

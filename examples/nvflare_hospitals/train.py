@@ -1,7 +1,7 @@
 """A hospital's training script: NVFlare's client API, a model of torch, a CSV file.
 
-It sends an update in which no patient weighs more than a public share; `QuantizeFilter`, which the
-hospital has configured, turns it into what may be sent.
+It sends the sum of its patients' clipped gradients; `QuantizeFilter`, which the hospital has
+configured, divides it by a public number and turns it into what may be sent.
 """
 
 from __future__ import annotations
@@ -45,7 +45,6 @@ def main() -> None:
     """Answer one task after the other."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--patients", type=int, required=True)
     parser.add_argument("--clip-norm", type=float, required=True)
     given = parser.parse_args()
     flare.init()
@@ -53,7 +52,7 @@ def main() -> None:
     while flare.is_running():
         received = flare.receive()
         model.load_state_dict(received.params)
-        update = rq.example_update(model, data, clip_norm=given.clip_norm, examples=given.patients)
+        update = rq.example_update(model, data, clip_norm=given.clip_norm)
         flare.send(flare.FLModel(params_type=ParamsType.DIFF, params=update))
 
 

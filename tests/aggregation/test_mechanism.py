@@ -12,10 +12,10 @@ from randquant.aggregation import (
     CentralGaussian,
     ChannelMechanism,
     ClippedSGD,
+    ClippedSum,
     LocalGaussian,
     Rotation,
     VectorMechanism,
-    add_clipped,
     clip_to_norm,
     update_mechanism,
 )
@@ -67,20 +67,37 @@ def test_a_clipped_update_has_at_most_the_norm_and_keeps_its_direction(update, c
         assert norm >= clip_norm * (1 - 2**-20) - 1e-40
         expected = given_update.astype(float) * (clip_norm / whole)
         assert np.abs(clipped - expected).max() <= 1e-6 * clip_norm
-    total = np.zeros(len(update))
-    add_clipped(total, given_update, clip_norm)
-    assert sum(Fraction(v) ** 2 for v in total.tolist()) <= Fraction(clip_norm) ** 2
-    assert np.abs(total - clipped).max() <= 2**-23 * clip_norm
-    add_clipped(total, given_update, clip_norm)
-    assert np.abs(total - 2.0 * clipped).max() <= 2**-22 * clip_norm
+    total = ClippedSum(len(update), clip_norm)
+    total.add(given_update)
+    assert sum(Fraction(v) ** 2 for v in total.value().tolist()) <= Fraction(clip_norm) ** 2
+    assert np.abs(total.value() - clipped).max() <= 2**-23 * clip_norm
+    total.add(given_update)
+    assert np.abs(total.value() - 2.0 * clipped).max() <= 2**-22 * clip_norm
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_what_is_not_finite_is_not_added(bad):
-    total = np.ones(3)
+    total = ClippedSum(3, 9.0)
+    total.add(np.ones(3, np.float32))
     with pytest.raises(ValueError, match=r"Expected finite values to send, got .* at index \[1\]"):
-        add_clipped(total, np.float32([1, bad, 2]), 1.0)
-    assert (total == 1).all()
+        total.add(np.float32([1, bad, 2]))
+    assert (total.value() == 1).all()
+
+
+@pytest.mark.parametrize("count", [31, 32, 33, 1000, 70_001])
+def test_a_long_sum_of_clipped_vectors_has_the_error_of_its_proposition(count):
+    """Of vectors that are nearly alike, whose roundings do not cancel."""
+    draw = np.random.default_rng(count)
+    rows = np.float32([3, 7]) + draw.uniform(0, 0.01, (count, 2)).astype(np.float32)
+    total, exact = ClippedSum(2, 1.0), [[], []]
+    for row in rows:
+        one = ClippedSum(2, 1.0)
+        one.add(row)
+        total.add(row)
+        for column, value in zip(exact, one.value().tolist(), strict=True):
+            column.append(value)
+    error = [value - math.fsum(column) for value, column in zip(total.value(), exact, strict=True)]
+    assert np.linalg.norm(error) <= 4 * count * 2.0**-53
 
 
 def test_updates_near_the_largest_float64_leave_the_norm_within_its_bound():

@@ -37,10 +37,10 @@ def moved(build, one, other, y, loss=lambda: functional.cross_entropy):
     for x in (one, other):
         torch.manual_seed(0)
         try:
-            update = rq.example_update(build(), (x, y), loss(), clip_norm=1.0, examples=N)
+            update = rq.example_update(build(), (x, y), loss(), clip_norm=1.0)
         except ValueError:
             return 0.0
-        sent.append(clip_to_norm(flat(update), 1.0).astype(float))
+        sent.append(clip_to_norm(flat(update) / N, 1.0).astype(float))
     return np.linalg.norm(sent[0] - sent[1])
 
 

@@ -42,7 +42,7 @@ def sites(mod, name="update", change=lambda update: update):
     def train(message, context):
         model = network()
         model.load_state_dict(message.content["arrays"].to_torch_state_dict())
-        update = rq.example_update(model, site(context.node_id), clip_norm=1.0, examples=EXAMPLES)
+        update = rq.example_update(model, site(context.node_id), clip_norm=1.0)
         return Message(RecordDict({name: ArrayRecord(change(update))}), reply_to=message)
 
     return InProcessGrid(app, range(1, 4))

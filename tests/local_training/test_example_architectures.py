@@ -15,7 +15,7 @@ from torch.nn import functional
 import randquant as rq
 
 CLIP_NORMS = (0.3, 1e4)  # that clips nearly every record of these models, and none
-RECORDS, EXAMPLES = 7, 5
+RECORDS = 7
 
 # Torch has no batched rule for its fused attention, and takes the records of a pass one by one.
 pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")
@@ -138,7 +138,7 @@ def made(name):
 
 
 def slowly(model, x, y, clip_norm):
-    """Minus the sum of clipped gradients over EXAMPLES, record by record in float64."""
+    """Minus the sum of clipped gradients, record by record in float64."""
     exact = copy.deepcopy(model).double()
     weights = list(exact.parameters())
     total = torch.zeros(sum(each.numel() for each in weights), dtype=torch.float64)
@@ -149,7 +149,7 @@ def slowly(model, x, y, clip_norm):
         parts = torch.autograd.grad(loss, weights, allow_unused=True, materialize_grads=True)
         gradient = torch.cat([part.reshape(-1) for part in parts])
         total -= gradient * min(1.0, clip_norm / float(gradient.norm()))
-    return total.numpy() / EXAMPLES
+    return total.numpy()
 
 
 def flat(model, update):
@@ -166,7 +166,7 @@ def close(found, expected):
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_every_architecture_gives_the_sum_of_its_records_clipped_gradients(name, clip_norm):
     model, x, y = made(name)
-    update = rq.example_update(model, (x, y), clip_norm=clip_norm, examples=EXAMPLES)
+    update = rq.example_update(model, (x, y), clip_norm=clip_norm)
     assert close(flat(model, update), slowly(model, x, y, clip_norm))
 
 
@@ -183,7 +183,7 @@ def test_dropout_draws_a_mask_for_each_record():
     ]
     drawn = set()
     for _ in range(40):
-        update = rq.example_update(dropping, (x, y), clip_norm=0.3, examples=EXAMPLES)
+        update = rq.example_update(dropping, (x, y), clip_norm=0.3)
         found = flat(dropping, update)
         (which,) = (n for n, each in enumerate(possible) if close(found, each))
         drawn.add(which)
@@ -219,7 +219,7 @@ def test_what_keeps_something_of_a_record_is_refused(name, monkeypatch):
     monkeypatch.setitem(ARCHITECTURES, name, (build, shape))
     model, x, y = made(name)
     with pytest.raises(ValueError, match=reason):
-        rq.example_update(model, (x, y), clip_norm=1.0, examples=EXAMPLES)
+        rq.example_update(model, (x, y), clip_norm=1.0)
 
 
 OPACUS = [  # not where it has no rule (recurrent cells, attention, bags, pairs), nor where version
@@ -244,6 +244,6 @@ def test_opacus_clips_the_same_sum(name):
         functional.cross_entropy(watched(x), y, reduction="sum").backward()
     each = torch.cat([w.grad_sample.reshape(RECORDS, -1) for w in other.parameters()], 1).double()
     scale = (0.3 / each.norm(dim=1)).clamp(max=1.0)
-    expected = -(each * scale[:, None]).sum(0).numpy() / EXAMPLES
-    update = rq.example_update(model, (x, y), clip_norm=0.3, examples=EXAMPLES)
+    expected = -(each * scale[:, None]).sum(0).numpy()
+    update = rq.example_update(model, (x, y), clip_norm=0.3)
     assert close(flat(model, update), expected)

@@ -63,8 +63,8 @@ MODELS = {  # (model, features, targets, loss)
 }  # fmt: skip
 
 
-def slowly(model, x, y, loss, clip_norm, examples):
-    """Minus the sum of the clipped gradients over `examples`, by autograd alone."""
+def slowly(model, x, y, loss, clip_norm):
+    """Minus the sum of the clipped gradients, by autograd alone."""
     total = 0.0
     for place in range(len(y)):
         features = {n: each[place : place + 1] for n, each in x.items()} if isinstance(
@@ -73,24 +73,23 @@ def slowly(model, x, y, loss, clip_norm, examples):
         parts = torch.autograd.grad(loss(output, y[place : place + 1]), [*model.parameters()])
         gradient = torch.cat([part.reshape(-1) for part in parts]).double().numpy()
         total = total - gradient * min(1.0, clip_norm / np.linalg.norm(gradient))
-    return total / examples
+    return total
 
 
 def flat(update):
     return torch.cat([part.reshape(-1) for part in update.values()]).numpy()
 
 
-@pytest.mark.parametrize("examples", [1, 7, 1000])
 @pytest.mark.parametrize("name", MODELS)
-def test_it_is_the_sum_of_clipped_gradients_over_the_public_number(name, examples):
+def test_it_is_the_sum_of_clipped_gradients(name):
     model, x, y, loss = MODELS[name]
     before = {n: each.clone() for n, each in model.state_dict().items()}
     for norm in (0.05, 100.0):
-        update = rq.example_update(model, (x, y), loss, clip_norm=norm, examples=examples)
+        update = rq.example_update(model, (x, y), loss, clip_norm=norm)
         assert {n: each.shape for n, each in update.items()} == {
             n: each.shape for n, each in model.named_parameters()
         }
-        expected = slowly(model, x, y, loss, norm, examples)
+        expected = slowly(model, x, y, loss, norm)
         assert np.allclose(flat(update), expected, rtol=1e-4, atol=2e-6 * np.abs(expected).max())
     assert all(torch.equal(each, before[n]) for n, each in model.state_dict().items())
 
@@ -101,12 +100,11 @@ def test_no_example_moves_what_is_sent_further_than_its_public_share(name, examp
     """Also in a site with many times as many examples, whose sum is clipped when it is encoded."""
     model, x, y, loss = MODELS[name]
     norm, other = 0.7, torch.Generator().manual_seed(1)
-    usual = flat(rq.example_update(model, (x, y), loss, clip_norm=norm, examples=examples))
+    usual = flat(rq.example_update(model, (x, y), loss, clip_norm=norm)) / examples
     for scale in (1e-3, 1.0, 1e4):
         changed = x.clone()
         changed[1] = scale * torch.randn(x[1].shape, generator=other)
-        found = flat(rq.example_update(model, (changed, y), loss, clip_norm=norm,
-                                       examples=examples))  # fmt: skip
+        found = flat(rq.example_update(model, (changed, y), loss, clip_norm=norm)) / examples
         sent = [clip_to_norm(each, norm).astype(float) for each in (usual, found)]
         moved = np.linalg.norm(sent[0] - sent[1])
         assert 0 < moved <= (2 / examples + 2**-20) * norm
@@ -116,11 +114,9 @@ def test_a_site_counts_by_its_examples_and_the_mean_is_that_over_all():
     """What a trusted curator would compute of all, but for rounding."""
     model, x, y, loss = MODELS["linear"]
     parts = ((x[:10], y[:10]), (x[10:], y[10:]))
-    updates = [
-        flat(rq.example_update(model, part, loss, clip_norm=0.1, examples=35)) for part in parts
-    ]
-    everybody = slowly(model, x, y, loss, 0.1, len(y))
-    assert np.allclose(np.mean(updates, axis=0), everybody, rtol=1e-4, atol=1e-8)
+    sums = [flat(rq.example_update(model, part, loss, clip_norm=0.1)) for part in parts]
+    everybody = slowly(model, x, y, loss, 0.1) / len(y)
+    assert np.allclose(np.mean(sums, axis=0) / 35, everybody, rtol=1e-4, atol=1e-8)
 
 
 def test_only_what_is_trained_is_sent_and_tables_are_read():
@@ -128,23 +124,22 @@ def test_only_what_is_trained_is_sent_and_tables_are_read():
     table = pandas.DataFrame({"age": [0.1, 0.2, 0.3], "dose": [1.0, 0.0, 2.0], "ill": [0, 1, 0]})
     model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2))
     local = rq.Local(learning_rate=0, parts="1.*", columns=(["age", "dose"], "ill"))
-    update = rq.example_update(model, table, clip_norm=1.0, examples=3, local=local)
+    update = rq.example_update(model, table, clip_norm=1.0, local=local)
     assert list(update) == ["1.weight", "1.bias"]
     x, y = torch.tensor(table[["age", "dose"]].to_numpy()).float(), torch.tensor(table["ill"])
     frozen = model[0](x).detach()
-    expected = slowly(model[1], frozen, y, functional.cross_entropy, 1.0, 3)
+    expected = slowly(model[1], frozen, y, functional.cross_entropy, 1.0)
     assert np.allclose(flat(update), expected, rtol=1e-4, atol=1e-7)
 
 
 def test_dropout_draws_for_each_example_by_itself():
     model = nn.Sequential(nn.Dropout(0.5), nn.Linear(4, 2))
-    update = rq.example_update(model, (torch.ones(50, 4), classes(50)), clip_norm=9.0, examples=50)
+    update = rq.example_update(model, (torch.ones(50, 4), classes(50)), clip_norm=9.0)
     assert len(np.unique(update["1.weight"].numpy().round(3))) > 4
 
 
 REFUSED = {
     "no clip_norm": ({"clip_norm": 0.0}, "clip_norm"),
-    "no number": ({"examples": 0}, "examples"),
     "local steps": ({"local": rq.Local(epochs=2, learning_rate=0.1)}, "one gradient of each"),
     "epochs": ({"local": rq.Local(epochs=2)}, "one gradient of each"),
     "a batch": ({"local": rq.Local(learning_rate=0, batch=2)}, "one gradient of each"),
@@ -158,7 +153,7 @@ REFUSED = {
 def test_what_has_no_bound_is_refused(name):
     model, x, y, _ = MODELS["linear"]
     changes, reason = REFUSED[name]
-    given = {"model": model, "data": (x, y), "clip_norm": 1.0, "examples": 3, **changes}
+    given = {"model": model, "data": (x, y), "clip_norm": 1.0, **changes}
     with pytest.raises(ValueError, match=reason):
         rq.example_update(given.pop("model"), given.pop("data"), **given)
 
@@ -171,9 +166,9 @@ def test_a_record_that_overflows_counts_as_none_wherever_it_stands(place):
     model = nn.Linear(3, 1)
     wide = x.clone()
     wide[place] = 1e30
-    update = rq.example_update(model, (wide, y), functional.mse_loss, clip_norm=1.0, examples=30)
+    update = rq.example_update(model, (wide, y), functional.mse_loss, clip_norm=1.0)
     rest = [n for n in range(30) if n != place]
-    expected = slowly(model, x[rest], y[rest], functional.mse_loss, 1.0, 30)
+    expected = slowly(model, x[rest], y[rest], functional.mse_loss, 1.0)
     assert np.allclose(flat(update), expected, rtol=1e-4, atol=1e-7)
 
 
@@ -193,12 +188,12 @@ class Lengths(nn.Module):
 
 def test_a_model_that_needs_real_numbers_is_tried_on_the_clients():
     x, lengths = normal(5, 4, 2), torch.tensor([4, 2, 3, 1, 4])
-    update = rq.example_update(Lengths(), ((x, lengths), classes(5)), clip_norm=1.0, examples=5)
-    assert 0 < np.linalg.norm(flat(update)) <= 1
+    update = rq.example_update(Lengths(), ((x, lengths), classes(5)), clip_norm=1.0)
+    assert 0 < np.linalg.norm(flat(update)) <= 5
 
 
-def test_a_sum_of_too_many_for_float64_is_refused():
-    rows = torch.zeros(1, 1).expand(40_000, 1)
-    with pytest.raises(ValueError, match="at most 32768 examples with examples=1, got 40000"):
-        rq.example_update(nn.Linear(1, 1), (rows, rows), functional.mse_loss, clip_norm=1.0,
-                          examples=1)  # fmt: skip
+def test_more_examples_than_their_sums_rounding_allows_are_refused(monkeypatch):
+    monkeypatch.setattr("randquant.local_training.example_gradients.MAX_EXAMPLES", 3)
+    rows = torch.zeros(4, 1)
+    with pytest.raises(ValueError, match="at most 3 examples of one client, got 4: rounding"):
+        rq.example_update(nn.Linear(1, 1), (rows, rows), functional.mse_loss, clip_norm=1.0)

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import math
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -51,6 +52,21 @@ def helped(limits, folder):
 
 def epsilon_of(offer, delta=1e-5, neighboring="replace_one", trust="local"):
     return account([offer.release(1, neighboring, trust)], delta, quick=True).epsilon
+
+
+@pytest.mark.parametrize("number", [4, 50])
+def test_a_sum_of_gradients_is_divided_by_the_number_that_this_client_counts(number, monkeypatch):
+    """Also where the server counts a smaller one: the larger moves the mean by less."""
+    seen, encode = [], VectorMechanism.encode
+    monkeypatch.setattr(
+        VectorMechanism, "encode", lambda self, x, key: seen.append(x) or encode(self, x, key)
+    )
+    member = Member(1, ClientLimits(math.inf, examples=number, clip_norm=1.0), {}, {}, print)
+    offer = replace(LOCAL, examples=4)
+    agreed = member.agree(RoundMessage(protocol.UPLOAD, SESSION, offer.to_text()), MODEL)
+    total = {"stem": np.float32([1, -2, 3]), "head": np.float32([0, 1e-3])}
+    member.encode(agreed, MODEL, total, {}, whole=False)
+    assert np.allclose(seen[0], np.float32([1, -2, 3, 0, 1e-3]) / number, rtol=2e-7, atol=0)
 
 
 BETWEEN_DELTAS = (epsilon_of(LOCAL) + epsilon_of(LOCAL, 1e-9)) / 2

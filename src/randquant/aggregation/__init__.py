@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     )
     from randquant.aggregation.auxiliary_numbers import MIN_MEAN_WEIGHT, AuxiliaryNumbers, Number
     from randquant.aggregation.baselines import CentralGaussian, ClippedSGD, LocalGaussian, gaussian
-    from randquant.aggregation.clipping import add_clipped, clip_to_norm, scale_to_norm, shorten
+    from randquant.aggregation.clipping import ClippedSum, clip_to_norm, scale_to_norm, shorten
     from randquant.aggregation.coordinate import ChannelMechanism, log_equal_codes
     from randquant.aggregation.defaults import MechanismDefaults
     from randquant.aggregation.helper_noise import HELPER_NOISE, HelperNoise

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.func import grad_and_value, vmap
 
-from randquant.aggregation.clipping import add_clipped
+from randquant.aggregation.clipping import ClippedSum
 from randquant.channels.keys import Key
 from randquant.local_training.batches import BatchReader
 from randquant.local_training.curvature import gradients, length_along
@@ -151,14 +151,14 @@ class SequentialClients:
     def _clipped(
         self, client: int, samples: np.ndarray, norm: float, key: Key | None
     ) -> tuple[Tensor, float]:
-        # The sum is in float64. Each summand has norm at most `norm`, so one example moves it by at
-        # most 2 norm / examples, or 2 norm / divisor: the sensitivity that is charged.
-        total, losses = np.zeros(sum(each.numel() for each in self._parameters)), []
+        # Each summand has norm at most `norm`, so one example moves the sum by at most 2 norm: the
+        # sensitivity that is charged, over the number by which the sum is divided.
+        total, losses = ClippedSum(sum(each.numel() for each in self._parameters), norm), []
         before = self._attributes()
         for row, loss in self._each_example(client, samples, key):
             # On a device the failure would be seen: one example's overflow counts as no gradient.
-            if self._work.divisor is None or np.isfinite(row).all():
-                add_clipped(total, row, norm)
+            if not self._work.summed or np.isfinite(row).all():
+                total.add(row)
             losses.append(loss)
         # What one example leaves behind changes the gradients of the next ones, and the bound for
         # one example holds only if those of all others are the same bits (vector.md, Prop. 16).
@@ -168,8 +168,8 @@ class SequentialClients:
                 "protected, got one with another attribute than before: the next examples would "
                 "see it. Keep it in no attribute."
             )
-        divisor = self._work.divisor or len(losses)
-        update = torch.from_numpy((total / divisor).astype(np.float32))
+        count = 1 if self._work.summed else len(losses)
+        update = torch.from_numpy((total.value() / count).astype(np.float32))
         return update.to(self._device), float(np.mean(losses))
 
     def _attributes(self) -> list[object]:

@@ -18,9 +18,8 @@ class Work:
         example_norm: L2 threshold to which each example's gradient is clipped before the mean;
             None for no clipping. Not with learning_rate.
         together: compute clients together or not; None to decide as `Local` says.
-        divisor: what the sum of the clipped gradients is divided by; None for their number. With
-            a public number a client counts by how many examples it has, and one example moves its
-            update as far as in any other client.
+        summed: send the sum of the clipped gradients instead of their mean; a gradient that is not
+            finite counts as none.
     """
 
     batch: int | None = None
@@ -28,7 +27,7 @@ class Work:
     learning_rate: float | Literal["auto"] | None = None
     example_norm: float | None = None
     together: bool | None = None
-    divisor: int | None = None
+    summed: bool = False
 
 
 GRADIENT = Work()

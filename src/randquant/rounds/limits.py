@@ -70,9 +70,9 @@ class ClientLimits:
         helper: public identity, 64 hexadecimal digits, of the helper that this client trusts not to
             collude with the server: refuse sums with another one. None refuses all of them.
         examples: protect one example (one patient) instead of all data of this client, whose
-            training code clips the gradient of each to `clip_norm` and sends their sum divided by
-            this public number, or their mean if they are this many or more
-            (`randquant.example_update`).
+            training code clips the gradient of each to `clip_norm` and returns their sum
+            (`randquant.example_update`). It is divided by this public number, such as all clients'
+            examples over the number of clients, before it is encoded.
         clip_norm: what the training code clips gradients to, needed with `examples`: refuse a
             mechanism with a smaller threshold, by which an example would count for less.
     """

@@ -190,8 +190,8 @@ class Member:
             numbers: measured in training, by name.
             whole: True if `new` is a model, False if it is an update.
         """
-        offer, layout = agreed.membership.offer, agreed.layout
-        if self.limits.examples is not None:
+        offer, layout, examples = agreed.membership.offer, agreed.layout, self.limits.examples
+        if examples is not None:
             if whole:  # a difference of two rounded models may move by more than one gradient does
                 raise ValueError(
                     "Expected an update of clipped gradients, got a model, which one example may "
@@ -202,6 +202,10 @@ class Member:
         if offer.buffers == "frozen" and whole:
             layout.check_frozen(old, new)
         update = layout.update(old if whole else None, new)
+        if examples is not None and offer.mechanism.clip_norm is not None:  # no survey's answer
+            # Divided here, by the number that is charged: nothing could check what training code
+            # divides by.
+            update = (update / np.float64(examples)).astype(np.float32)
         if offer.mechanism.from_zero or not _needs_zeros(update, numbers, offer):
             # Without the number an update is not shortened: 1.0 is the loss of a model that knows
             # nothing.

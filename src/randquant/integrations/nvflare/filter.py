@@ -41,11 +41,10 @@ class QuantizeFilter(Filter):
             that it counts is sent.
         delta: in (0, 1).
         neighboring: what the guarantee hides.
-        examples: the public number by which this site's training code divides the sum of its
-            examples' (patients') gradients, each clipped to `clip_norm`, before it sends it as
-            WEIGHT_DIFF, once a round; `randquant.example_update` does so. (A mean of as many
-            examples or more will do too.) The limit is then for one example. None: it is for all
-            data of the site.
+        examples: the public number by which this filter divides what the training code sends as
+            WEIGHT_DIFF, once a round: the sum of its examples' (patients') gradients, each clipped
+            to `clip_norm` (`randquant.example_update`). The limit is then for one example. None: it
+            is for all data of the site.
         helper: public identity, 64 hexadecimal digits, of the helper of secure sums that this site
             trusts not to collude with the server. None: only updates with all their noise are sent.
         identity: file in PEM of this site's Ed25519 key, which signs what it sends the helper, if
