@@ -97,18 +97,20 @@ class QuantizeFilter(Filter):
             # Private: NVFlare does not send it. Not sticky: it ends with the task.
             fl_ctx.set_prop(AGREED_KEY, (agreed, model), private=True, sticky=False)
             return shareable
+        if (stored := fl_ctx.get_prop(AGREED_KEY)) is not None:
+            agreed, old = stored
+            # Before anything leaves, a failure too, which may depend on data: the account may
+            # overstate what was sent, and never understate.
+            member.charge(agreed.membership, agreed.request.step)
         if (code := shareable.get_return_code()) != ReturnCode.OK:
             # A new reply, with a code of NVFlare's own: training code could hide data in either.
             return make_reply(next((known for known in FAILURES if known == code), FAILED))
-        if (stored := fl_ctx.get_prop(AGREED_KEY)) is None:
+        if stored is None:
             raise ValueError(
                 "Expected a request before its answer, got an answer alone: configure "
                 "QuantizeFilter for task data and for task results."
             )
-        agreed, old = stored
         payload = self._encode(member, agreed, old, tasks.read_data(shareable))
-        # Before the payload leaves: the account may overstate what was sent, and never understate.
-        member.charge(agreed.membership, agreed.request.step)
         return tasks.build_result(member.upload(agreed, payload))
 
     def _encode(self, member: Member, agreed: AgreedUpload, old: Arrays, result: DXO) -> bytes:
