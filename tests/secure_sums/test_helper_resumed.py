@@ -1,4 +1,7 @@
-"""A server that keeps a sum's messages in a file: killed at any moment, it loses and doubles none."""
+"""A server that keeps a sum's messages in a file: killed at any moment, none is lost.
+
+Processes are killed for real, at random moments, while several threads add messages.
+"""
 
 import os
 import random

@@ -60,9 +60,10 @@ def add(body, bits, totals):
     # Up to 32 bits, after up to 7 of the code before, are within a word, as far as there are words.
     whole = min(totals.shape[0], (body.shape[0] - 8) * 8 // max(bits, 1))
     for k in range(done, whole):
-        position = np.uint64(k) * width
+        index = np.uint64(k)
+        position = index * width
         code = load_word(body, position >> three) >> (position & seven) & mask
-        totals[k] += totals.dtype.type(code)
+        totals[index] += totals.dtype.type(code)
     for k in range(max(done, whole), totals.shape[0]):
         position = np.uint64(k) * width
         word = np.uint64(0)
