@@ -451,16 +451,16 @@ def test_a_disk_that_is_full_loses_one_message_and_no_sum(helper):
     """The vector of a message that could not be kept is not in the sum."""
     terms, codes, messages = begun(helper, range(4))
     server = collected(terms, {0: messages[0]})
-    write = server._vectors.write
+    store = server._file._store
 
-    def full(data):
-        write(data[:20])
+    def full(offset, size):
+        store(offset, 20)
         raise OSError(28, "No space left on device")
 
-    server._vectors.write = full
+    server._file._store = full
     with pytest.raises(OSError, match="No space left"):
         server.add(1, messages[1])
-    server._vectors.write = write
+    server._file._store = store
     server.add(2, UNOPENED["no seal"](terms, messages[2]))
     server.add(1, messages[1])
     server.add(3, messages[3])

@@ -63,7 +63,7 @@ def child_adds(terms, messages, order, file, verify_key):
         server = HelperSum(terms, None, verify_key, file)
         for client in order:
             if client not in server.clients:
-                server.add(client, messages[client])
+                server.add(client, memoryview(bytearray(messages[client])))
                 os.write(write, bytes([client]))
         os.write(write, b"\xff")
         time.sleep(60)
