@@ -25,6 +25,7 @@ import contextlib
 import hashlib
 import json
 import multiprocessing
+import operator
 import os
 import random
 import resource
@@ -42,7 +43,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from results import add, stored
+from results import save, stored
 
 import randquant as rq
 from randquant._internal import write_atomic
@@ -379,7 +380,7 @@ def measured(folder: Path, case: dict, running: list[subprocess.Popen]) -> dict:
         "server_cpu_seconds": sum(life["cpu_seconds"] for life in lives),
         "server_taking_cpu_seconds": sum(life["cpu_seconds"] for life in lives)
         - sum(json.loads(p.read_text())["cpu_seconds"] for p in folder.glob("started-*.json")),
-        "server_lives": lives, "server_peak_mb": max(life["peak_mb"] for life in lives),
+        "server_peak_mb": max(life["peak_mb"] for life in lives),
         "helper_cpu_seconds": helped["cpu_seconds"], "helper_peak_mb": helped["peak_mb"],
         "request_bytes": record["request_bytes"], "answer_bytes": record["answer_bytes"],
         "disk_bytes": record["disk_bytes"],
@@ -408,13 +409,30 @@ def print_row(row: dict) -> None:
     )
 
 
+def print_table() -> None:
+    """The table of docs/secure-sum-costs.md."""
+    for row in stored("deployed_sums")["rows"]:
+        what = "proven" if row["proofs"] else "masked"
+        print(
+            f"| {row['clients']:,} × {row['dimension']:,}, {what} | {row['message_bytes']:,} "
+            f"| {row['client_ms']:.1f} ms | {row['server_taking_cpu_seconds']:.1f} s, "
+            f"{row['server_peak_mb']:.0f} MB, {row['disk_bytes'] / 1e9:.2f} GB "
+            f"| {row['helper_cpu_seconds']:.1f} s, {row['helper_peak_mb']:.0f} MB "
+            f"| {row['send_seconds']:.0f} + {row['helper_answers_seconds']:.0f} s |"
+        )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--clients", type=int, default=1000)
     parser.add_argument("--dimension", type=int, default=10_000)
     parser.add_argument("--proofs", action="store_true")
-    parser.add_argument("--folder", type=Path, default=None)
+    parser.add_argument("--folder", type=Path, default=None, help="where the disk has room")
+    parser.add_argument("--table", action="store_true", help="print what is stored, for docs")
     asked = parser.parse_args()
+    if asked.table:
+        print_table()
+        return
     folder = Path(tempfile.mkdtemp(dir=asked.folder))
     running: list[subprocess.Popen] = []
     try:
@@ -426,9 +444,11 @@ def main() -> None:
                 process.wait()
         shutil.rmtree(folder)
     print_row(row)
-    name = f"{row['clients']}x{row['dimension']}{'_proofs' if row['proofs'] else ''}"
-    add("deployed_sums", {name: row})
-    assert name in stored("deployed_sums")
+    same = operator.itemgetter("clients", "dimension", "proofs")
+    others = [
+        other for other in stored("deployed_sums").get("rows", []) if same(other) != same(row)
+    ]
+    save("deployed_sums", {"rows": sorted([*others, row], key=same)})
 
 
 if __name__ == "__main__" and sys.argv[1:2] == ["serve"]:
