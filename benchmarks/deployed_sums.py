@@ -99,13 +99,14 @@ def prepare(folder: Path, part: int, case: dict) -> None:
     pinned = bytes.fromhex((folder / "helper.key.pub").read_text())
     draw = np.random.default_rng(part)
     wanted = np.zeros(terms.dimension, dtype=np.uint32)
-    spent = []
+    spent, message, coding = [], b"", mechanism.coding
+    assert coding is not None
     with open(folder / f"prepared-{part}", "wb", buffering=0) as file:
         for client in range(part, case["clients"], PROCESSES):
             update = draw.normal(0, 0.02, terms.dimension).astype(np.float32)
             start = time.process_time()
             payload = mechanism.encode(update, rq.Key.generate())
-            codes = wire.unpack(mechanism.coding, payload, terms.dimension)
+            codes = wire.unpack(coding, payload, terms.dimension)
             make = proven_message if terms.largest else masked_message
             message = make(terms, client, codes, pinned)
             spent.append(time.process_time() - start)
@@ -300,9 +301,7 @@ def helper_started(folder: Path) -> tuple[subprocess.Popen, int]:
     return process, port
 
 
-def spread(
-    target: Callable, folder: Path, case: dict, *shared: Any
-) -> list[multiprocessing.Process]:
+def spread(target: Callable, folder: Path, case: dict, *shared: Any) -> list[Any]:
     spawn = multiprocessing.get_context("spawn")
     parts = [
         spawn.Process(target=target, args=(folder, part, case, *shared))
@@ -313,7 +312,7 @@ def spread(
     return parts
 
 
-def joined(parts: list[multiprocessing.Process]) -> None:
+def joined(parts: list[Any]) -> None:
     for process in parts:
         process.join()
         assert process.exitcode == 0

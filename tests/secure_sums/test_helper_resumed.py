@@ -218,7 +218,7 @@ def test_a_file_is_of_one_sum_one_process_and_one_user(tmp_path):
     assert HelperSum(terms, file=file).clients == {1}
 
 
-def test_a_request_waits_for_messages_that_are_being_added(tmp_path):
+def test_a_request_waits_for_messages_that_are_being_added(tmp_path, monkeypatch):
     helper = helper_in(tmp_path / "helper")
     terms, codes, messages = begun(helper, range(3), dimension=SMALL)
     server, entered, leave = HelperSum(terms), threading.Event(), threading.Event()
@@ -231,7 +231,7 @@ def test_a_request_waits_for_messages_that_are_being_added(tmp_path):
 
     server.add(0, messages[0])
     server.add(1, messages[1])
-    server._file.write = slow_write
+    monkeypatch.setattr(server._file, "write", slow_write)
     adding = threading.Thread(target=server.add, args=(2, messages[2]))
     adding.start()
     assert entered.wait(10)

@@ -97,8 +97,8 @@ class HelperSum:
         # After `unmask` without those that the helper has left out.
         return self._clients or frozenset(self._seeds)
 
-    def add(self, client: int, message: bytes) -> None:
-        """Add one client's message.
+    def add(self, client: int, message: Payload) -> None:
+        """Add one client's message, which is in the file when this returns.
 
         Raises:
             ProtocolError: it is malformed, a repetition, too late or not signed. The sum goes on
