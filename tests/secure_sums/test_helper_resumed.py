@@ -16,7 +16,8 @@ from proven_sums import VERIFY_KEY, proven_messages, proven_terms
 from slow import slow
 
 from randquant.secure_sums import HelperSum, ProtocolError
-from randquant.secure_sums.helper import message_file
+from randquant.secure_sums.helper import collector, message_file
+from randquant.secure_sums.helper.request import MaskedVectors
 
 # Records that go through the system's cache, and records that go past it.
 SMALL, LARGE = 50, 60_000
@@ -149,7 +150,7 @@ def test_what_is_damaged_or_cut_off_is_missing_and_never_wrong(dimension, tmp_pa
         del again
 
 
-def test_a_refused_message_does_not_keep_out_the_next_one_of_its_client(tmp_path):
+def test_a_refused_message_does_not_keep_out_the_next_one_of_its_client(tmp_path, monkeypatch):
     helper, file = helper_in(tmp_path / "helper"), tmp_path / "sum"
     terms, codes, messages = begun(helper, range(4))
     server = HelperSum(terms, file=file)
@@ -162,6 +163,17 @@ def test_a_refused_message_does_not_keep_out_the_next_one_of_its_client(tmp_path
     server.add(2, messages[2])
     server.add(3, messages[3])
     del server
+    add, slowly = MaskedVectors.add, [2]
+
+    def add_slowly(self, client, packed):
+        # The refused message is still being looked at when the next one's turn comes.
+        if client in slowly:
+            slowly.remove(client)
+            time.sleep(0.5)
+        add(self, client, packed)
+
+    monkeypatch.setattr(MaskedVectors, "add", add_slowly)
+    monkeypatch.setattr(collector, "cores", lambda: 2)
     server = HelperSum(terms, file=file)
     assert server.clients == {0, 2, 3}
     server.add(1, messages[1])
@@ -235,6 +247,8 @@ def test_a_request_waits_for_messages_that_are_being_added(tmp_path, monkeypatch
     adding = threading.Thread(target=server.add, args=(2, messages[2]))
     adding.start()
     assert entered.wait(10)
+    with pytest.raises(ProtocolError, match="whose message is here already"):
+        server.add(2, messages[2])
     requests = []
     asking = threading.Thread(target=lambda: requests.append(server.request()))
     asking.start()
