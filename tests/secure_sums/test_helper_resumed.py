@@ -222,7 +222,7 @@ def test_a_file_is_of_one_sum_one_process_and_one_user(tmp_path):
     with pytest.raises(OSError, match="one file is of one sum"):
         HelperSum(changed(terms, least=3), file=file)
     with pytest.raises(TypeError, match="Expected file to be the path"):
-        HelperSum(terms, file=7)
+        HelperSum(terms, file=7)  # type: ignore[arg-type]
     file.chmod(0o644)
     with pytest.raises(OSError, match="a file for its owner alone"):
         HelperSum(terms, file=file)
