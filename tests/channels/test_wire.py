@@ -163,6 +163,22 @@ def test_wide_codes_are_packed_bit_by_bit(bits, count):
     assert (totals == codes.astype(np.uint64) + np.uint64(5)).all()
 
 
+@pytest.mark.parametrize("bits", range(1, 33))
+@pytest.mark.parametrize("kind", wire.TOTAL_TYPES)
+def test_codes_of_every_width_are_added_wherever_they_are_in_memory(bits, kind):
+    form, random = wire.Format.from_facts(2**bits, "test"), np.random.default_rng(bits)
+    for count in (*range(1, 20), 31, 64, 65, 1009):
+        codes = random.integers(0, 2**bits, count, dtype=np.uint32)
+        codes[[0, -1]] = 2**bits - 1
+        payload = wire.pack(form, codes.astype(np.uint8 if bits <= 8 else np.uint32))
+        start = count % 9  # a part of a larger message begins at any address
+        message = memoryview(b"\xff" * start + payload + b"\xff" * 9)
+        totals = random.integers(0, 2**31, count).astype(kind)
+        expected = totals + codes.astype(kind)
+        wire.add(form, message[start : start + len(payload)], totals)
+        assert (totals == expected).all()
+
+
 @pytest.mark.parametrize("levels", [2, 3, 4, 8, 16, 127, 256, 512])
 @pytest.mark.parametrize("kind", wire.TOTAL_TYPES)
 def test_codes_are_added_to_what_is_there(levels, kind):

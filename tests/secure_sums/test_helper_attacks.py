@@ -36,7 +36,7 @@ from randquant.secure_sums import (
     write_answer,
 )
 from randquant.secure_sums import write_request as asked
-from randquant.secure_sums.helper import collector, sealing
+from randquant.secure_sums.helper import message_file, sealing
 from randquant.secure_sums.helper import request as requests
 
 
@@ -381,12 +381,12 @@ UNOPENED = {
 }
 
 
-@pytest.mark.parametrize("memory", [0, 2**26])
+@pytest.mark.parametrize("uncached", [1, 2**26])
 @pytest.mark.parametrize("fault", UNOPENED)
 def test_a_seal_that_does_not_open_is_left_out_alone_and_the_sum_is_exact(
-    helper, fault, memory, monkeypatch
+    helper, fault, uncached, monkeypatch
 ):
-    monkeypatch.setattr(collector, "MAX_MEMORY_BYTES", memory or 1)
+    monkeypatch.setattr(message_file, "LEAST_UNCACHED_BYTES", uncached)
     terms, codes, messages = begun(helper, range(6), dimension=1000, bits=12)
     server = collected(terms, messages | {2: UNOPENED[fault](terms, messages[2])})
     answer = helper.answer(server.request())
@@ -451,16 +451,16 @@ def test_a_disk_that_is_full_loses_one_message_and_no_sum(helper):
     """The vector of a message that could not be kept is not in the sum."""
     terms, codes, messages = begun(helper, range(4))
     server = collected(terms, {0: messages[0]})
-    write = server._vectors.write
+    store = server._file._store
 
-    def full(data):
-        write(data[:20])
+    def full(offset, size):
+        store(offset, 20)
         raise OSError(28, "No space left on device")
 
-    server._vectors.write = full
+    server._file._store = full
     with pytest.raises(OSError, match="No space left"):
         server.add(1, messages[1])
-    server._vectors.write = write
+    server._file._store = store
     server.add(2, UNOPENED["no seal"](terms, messages[2]))
     server.add(1, messages[1])
     server.add(3, messages[3])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import threading
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import CTR
 
+from randquant.channels import encoding
 from randquant.secure_sums import ProtocolError, masks
 from randquant.secure_sums.secagg import crypto
 
@@ -131,3 +133,22 @@ def test_a_mask_is_the_ciphers_stream_all_along(bits, name):
     assert np.array_equal(totals, before + stream)
     masks.add(totals, secret, -1)
     assert np.array_equal(totals, before)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.uint32])
+@pytest.mark.parametrize("size", [2**17, 2**17 + 1, 300_007])
+def test_threads_add_the_same_masks(dtype, size, monkeypatch):
+    secrets, totals = [bytes([k]) * 32 for k in range(5)], np.zeros((2, size), dtype)
+    masks.add_all(totals[0], secrets, -1)
+    monkeypatch.setattr(masks, "_LEAST_SHARED", 1)
+    monkeypatch.setattr(encoding, "cores", lambda: 7)
+    asked = []
+    masks.add_all(totals[1], secrets, -1, lambda: asked.append(threading.get_ident()))
+    assert len(asked) == 5 * min(7, size // 2**15)
+    assert np.array_equal(totals[0], totals[1])
+
+    def leave():
+        raise ProtocolError("gone")
+
+    with pytest.raises(ProtocolError, match="gone"):
+        masks.add_all(totals[1], secrets, +1, leave)

@@ -1,16 +1,22 @@
 """Compiled kernels between codes and bytes.
 
 Code k of a body occupies bits k·b to k·b + b - 1, lowest bit first: eight codes fill b bytes.
-`pack` and `add` are for codes of up to 8 bits, `pack_wide` and `add_wide` for up to 32, and
-`pack_blocks` and `unpack_blocks` for codes that share numbers of up to 128 bits (`blocks`).
+`pack` is for codes of up to 8 bits, `pack_wide` and `add` for up to 32, and `pack_blocks` and
+`unpack_blocks` for codes that share numbers of up to 128 bits (`blocks`).
 """
 
 from __future__ import annotations
 
+import sys
+from typing import Any
+
 import numba
 import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
 
-_BITS_8, _BITS_16, _BITS_32 = np.uint64(8), np.uint64(16), np.uint64(32)
+_BITS_8, _BITS_32 = np.uint64(8), np.uint64(32)
 # Unsigned like the words that they shift: a mix of both would not stay unsigned in numba.
 _LOW_MASK = np.uint64(2**32 - 1)
 
@@ -30,20 +36,41 @@ def pack(codes, bits, body):
             written += 1
 
 
+def _load_word(_context: Any, body: Any, byte: Any) -> Any:
+    # The eight bytes from any index on, lowest first: numba itself has no unaligned load.
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array = context.make_array(signature.args[0])(context, builder, arguments[0])
+        address = builder.gep(array.data, [arguments[1]])
+        word = builder.load(builder.bitcast(address, ir.IntType(64).as_pointer()), align=1)
+        return word if sys.byteorder == "little" else builder.bswap(word)
+
+    return types.uint64(body, types.uint64), generate
+
+
+load_word: Any = intrinsic(_load_word)
+
+
 @numba.njit(nogil=True, cache=True, error_model="numpy")
 def add(body, bits, totals):
-    """Add the codes of a body to totals (n,), of any integer type."""
+    """Add the codes of a body, of 1 to 32 bits each, to totals (n,), integers that may wrap."""
     done = _add_whole_bytes(body, bits, totals)
     # Unsigned throughout, and no state between codes, so that the compiler vectorises the loop.
     width, mask = np.uint64(bits), np.uint64((1 << bits) - 1)
-    one, three, seven = np.uint64(1), np.uint64(3), np.uint64(7)
-    last = np.uint64(body.shape[0] - 1)
-    for k in range(done, totals.shape[0]):
+    three, seven = np.uint64(3), np.uint64(7)
+    # Up to 32 bits, after up to 7 of the code before, are within a word, as far as there are words.
+    whole = min(totals.shape[0], (body.shape[0] - 8) * 8 // max(bits, 1))
+    for k in range(done, whole):
+        index = np.uint64(k)
+        position = index * width
+        code = load_word(body, position >> three) >> (position & seven) & mask
+        totals[index] += totals.dtype.type(code)
+    for k in range(max(done, whole), totals.shape[0]):
         position = np.uint64(k) * width
-        byte = position >> three
-        # A code may span two bytes; past the end the last byte is read again and masked out.
-        pair = np.uint64(body[byte]) | np.uint64(body[min(byte + one, last)]) << _BITS_8
-        totals[np.uint64(k)] += (pair >> (position & seven)) & mask
+        word = np.uint64(0)
+        first = k * bits // 8
+        for i in range(first, min(first + 5, body.shape[0])):
+            word |= np.uint64(body[i]) << np.uint64(8 * (i - first))
+        totals[k] += totals.dtype.type(word >> (position & seven) & mask)
 
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
@@ -100,33 +127,6 @@ def pack_wide(codes, bits, body):
             written += 1
     if filled:
         body[written] = np.uint8(word)
-
-
-@numba.njit(nogil=True, cache=True, error_model="numpy")
-def add_wide(body, bits, totals):
-    """Add the codes of a body to totals (n,), unsigned integers that may wrap around."""
-    width, mask = np.uint64(bits), np.uint64((1 << bits) - 1)
-    one, two, three, seven = np.uint64(1), np.uint64(2), np.uint64(3), np.uint64(7)
-    # Up to 17 bits span three bytes: without a loop, as far as there are three, the compiler
-    # vectorises, and it is three times as fast.
-    whole = (body.shape[0] - 3) * 8 // bits if bits <= 17 else 0
-    done = max(0, min(totals.shape[0], whole))
-    for k in range(done):
-        position = np.uint64(k) * width
-        byte = position >> three
-        word = np.uint64(body[byte]) | np.uint64(body[byte + one]) << _BITS_8
-        word |= np.uint64(body[byte + two]) << _BITS_16
-        totals[np.uint64(k)] += (word >> (position & seven)) & mask
-    last = np.uint64(body.shape[0] - 1)
-    for k in range(done, totals.shape[0]):
-        position = np.uint64(k) * width
-        byte = position >> three
-        word = np.uint64(0)
-        # Up to 32 bits span five bytes; past the end the last byte is read again and masked out.
-        for i in range(5):
-            at = min(byte + np.uint64(i), last)
-            word |= np.uint64(body[at]) << np.uint64(8 * i)
-        totals[np.uint64(k)] += (word >> (position & seven)) & mask
 
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")

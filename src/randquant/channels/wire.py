@@ -21,6 +21,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import struct
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -117,6 +118,12 @@ HEADER = struct.Struct("<4sBBHQ16s8s")
 
 HEADER_BYTES = HEADER.size
 """Length of the header."""
+
+Payload = bytes | bytearray | memoryview
+"""Bytes that were received: a view of a larger message saves a copy of them."""
+
+NO_LOCK = nullcontext()
+"""For totals that one thread adds to."""
 
 TOTAL_TYPES = ("int32", "int64", "uint32", "uint64")
 """Integer types in which sums of codes may be kept."""
@@ -239,7 +246,7 @@ def bare_header(channel: Coding, size: int, padding: int = 0) -> bytes:
     return HEADER.pack(*fields, b"")[: -struct.calcsize("8s")]
 
 
-def sizes(payload: bytes) -> tuple[int, int]:
+def sizes(payload: Payload) -> tuple[int, int]:
     """Read (codes, how many of them are padding) from a header, without any check.
 
     Where coordinates were left out, the second number is negative: minus the number of coordinates
@@ -252,7 +259,7 @@ def sizes(payload: bytes) -> tuple[int, int]:
     return {PADDED_VERSION: (codes, rest), PARTIAL_VERSION: (codes, -rest)}.get(version, (count, 0))
 
 
-def stated_dimension(channel: Coding, payload: bytes) -> int:
+def stated_dimension(channel: Coding, payload: Payload) -> int:
     """Read from a payload the number of coordinates of the update, without the padding.
 
     Raises:
@@ -279,7 +286,7 @@ def _both(size: int, padding: int) -> int:
 
 
 def _checked_header(
-    channel: Coding, payload: bytes, dimension: int, padding: int | None = None
+    channel: Coding, payload: Payload, dimension: int, padding: int | None = None
 ) -> bytes:
     # Everything is compared before the body is read, so that a wrong payload costs no memory.
     # Returns the checksum that the header states.
@@ -308,7 +315,7 @@ def _checked_header(
 
 
 def unpack(
-    channel: Coding, payload: bytes, dimension: int, padding: int | None = None
+    channel: Coding, payload: Payload, dimension: int, padding: int | None = None
 ) -> np.ndarray:
     """Turn a payload back into codes.
 
@@ -335,7 +342,13 @@ def unpack(
     return _codes(channel, body, dimension)
 
 
-def add(channel: Coding, payload: bytes, totals: np.ndarray, padding: int | None = None) -> None:
+def add(
+    channel: Coding,
+    payload: Payload,
+    totals: np.ndarray,
+    padding: int | None = None,
+    lock: AbstractContextManager[object] = NO_LOCK,
+) -> None:
     """Add a payload's codes to running totals.
 
     Args:
@@ -344,6 +357,8 @@ def add(channel: Coding, payload: bytes, totals: np.ndarray, padding: int | None
         totals: (dimension,) int32, int64, uint32 or uint64, changed in place, but not if the
             payload is refused.
         padding: number of codes that are padding; None for any number.
+        lock: held while totals change, where several threads add to them. What takes longer than
+            adding, the checks of the payload, is done before.
 
     Raises:
         ValueError: see `unpack`.
@@ -360,13 +375,13 @@ def add(channel: Coding, payload: bytes, totals: np.ndarray, padding: int | None
         )
     # A bad payload is refused before totals change: otherwise one client could spoil a round.
     body = _checked_body(channel, payload, totals.size, padding)
-    if channel.bits > 8 and channel.levels == 1 << channel.bits and totals.dtype.kind == "u":
-        packing.add_wide(body, channel.bits, totals)
-    elif channel.bits > 8 or channel.levels < 1 << channel.bits:
-        # Some bit patterns may not be codes: check all of them before adding.
-        totals += _codes(channel, body, totals.size).astype(totals.dtype)
-    else:
-        packing.add(body, channel.bits, totals)
+    if channel.levels == 1 << channel.bits:
+        with lock:
+            packing.add(body, channel.bits, totals)
+    else:  # some bit patterns may not be codes: check all of them before adding
+        codes = _codes(channel, body, totals.size).astype(totals.dtype)
+        with lock:
+            totals += codes
 
 
 def _codes(channel: Coding, body: np.ndarray, dimension: int) -> np.ndarray:
@@ -380,12 +395,8 @@ def _codes(channel: Coding, body: np.ndarray, dimension: int) -> np.ndarray:
                 f"Expected blocks of codes below {channel.levels}, got a larger number in one."
             )
         return codes
-    if channel.bits > 8:
-        codes = np.zeros(dimension, dtype=np.uint32)
-        packing.add_wide(body, channel.bits, codes)
-    else:
-        codes = np.zeros(dimension, dtype=np.uint8)
-        packing.add(body, channel.bits, codes)
+    codes = np.zeros(dimension, dtype=_dtype(channel))
+    packing.add(body, channel.bits, codes)
     _check_range(channel, codes)
     return codes
 
@@ -403,10 +414,10 @@ def _dtype(channel: Coding) -> np.dtype:
 
 
 def _checked_length(
-    channel: Coding, payload: bytes, dimension: int, padding: int | None = None
+    channel: Coding, payload: Payload, dimension: int, padding: int | None = None
 ) -> bytes:
     # Returns the checksum in the header, after checking the rest of the header and the length.
-    if not isinstance(payload, bytes | bytearray | memoryview):
+    if not isinstance(payload, Payload):
         raise TypeError(f"Expected a payload of bytes, got {validate.shown(payload)}.")
     expected = HEADER_BYTES + body_bytes(channel, dimension)
     if len(payload) < HEADER_BYTES:
@@ -421,7 +432,7 @@ def _checked_length(
 
 
 def _checked_body(
-    channel: Coding, payload: bytes, dimension: int, padding: int | None
+    channel: Coding, payload: Payload, dimension: int, padding: int | None
 ) -> np.ndarray:
     checksum = _checked_length(channel, payload, dimension, padding)
     body = np.frombuffer(payload, dtype=np.uint8, offset=HEADER_BYTES)

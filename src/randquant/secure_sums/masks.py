@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
@@ -11,6 +11,14 @@ from randquant.channels.keys import Key
 # Coordinates that are masked at a time. Their masks, 64 to 256 kB, stay in the processor's cache;
 # with many more they would be read from memory, with many fewer NumPy's calls take most time.
 _PART_COORDINATES = 2**16
+# Coordinates in two blocks of the cipher, of the narrowest type: threads start at multiples of it.
+_BLOCK_COORDINATES = 32
+# Coordinates of all masks together from which several threads add them. They take 1 ms on one core;
+# of half as many, starting the threads would take a tenth.
+_LEAST_SHARED = 2**21
+# Coordinates of a thread. Of half as many, to enter a stream would take as long as to draw it; with
+# twice as many, vectors of 100,000 would be left to one core.
+_LEAST_OF_THREAD = 2**15
 
 
 def dtype(bits: int) -> np.dtype:
@@ -25,13 +33,48 @@ def add(totals: np.ndarray, secret: bytes, sign: int) -> None:
     add_all(totals, [secret], sign)
 
 
-def add_all(totals: np.ndarray, secrets: Iterable[bytes], sign: int) -> None:
-    """Add the masks of secrets to totals (d,), or subtract them, modulo the range of their type."""
+def add_all(
+    totals: np.ndarray,
+    secrets: Iterable[bytes],
+    sign: int,
+    check: Callable[[], None] = lambda: None,
+) -> None:
+    """Add the masks of secrets to totals (d,), or subtract them, modulo the range of their type.
+
+    A large vector is divided among all cores: no mask is ever in memory as a whole.
+
+    Args:
+        totals: changed in place.
+        secrets: of each mask, 32 bytes; each is used for one mask.
+        sign: +1 or -1.
+        check: called before each mask, also by several threads at once; what it raises ends the
+            work.
+    """
+    # Not above: it brings the compiler, which small sums do not need.
+    from randquant.channels.encoding import cores, map_over
+
+    secrets = list(secrets)
+    threads = 1
+    if totals.size * len(secrets) >= _LEAST_SHARED:
+        threads = max(1, min(cores(), totals.size // _LEAST_OF_THREAD))
+    # Whole blocks of the cipher, so that each thread can enter the streams at its first coordinate.
+    size = -(-totals.size // (threads * _BLOCK_COORDINATES)) * _BLOCK_COORDINATES
+
+    def add_range(start: int) -> None:
+        _add_range(totals[start : start + size], start, secrets, sign, check)
+
+    map_over(add_range, range(0, totals.size, size), threads)
+
+
+def _add_range(
+    totals: np.ndarray, first: int, secrets: list[bytes], sign: int, check: Callable[[], None]
+) -> None:
     words = np.empty(_PART_COORDINATES * totals.itemsize // 8, dtype=np.uint64)
     apply = np.add if sign > 0 else np.subtract
     for secret in secrets:
+        check()
         # Each secret is used for one mask only, so every stream may start at the same place.
-        fill = Key(secret).stream()
+        fill = Key(secret).stream(first * totals.itemsize // words.itemsize)
         for start in range(0, totals.size, _PART_COORDINATES):
             part = totals[start : start + _PART_COORDINATES]
             fill(words[: -(-part.nbytes // words.itemsize)])

@@ -2,49 +2,61 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-import tempfile
+import threading
 import weakref
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import numpy as np
 
 from randquant._internal import validate
+from randquant.channels.encoding import cores, map_over
+from randquant.channels.wire import Payload
 from randquant.secure_sums import masks
 from randquant.secure_sums.helper.message import MAX_CLIENT_NUMBER, HelperTerms, SealedSeed
+from randquant.secure_sums.helper.message_file import MessageFile
 from randquant.secure_sums.helper.request import (
     LEFT_OUT,
     MaskedVectors,
     ProvenVectors,
     read_answer,
+    read_seed,
+    seed_sizes,
     write_request,
+    write_seed,
 )
 from randquant.secure_sums.secagg.terms import ProtocolError
-
-MAX_MEMORY_BYTES = 2**26
-"""Bytes of a sum's masked vectors that are kept in memory; more are written to a temporary file.
-With twice as many a server needs twice the memory for each of its sums; with half, sums of half the
-size wait for the disk."""
 
 
 class HelperSum:
     """One sum on the server: `add` each client's message, send `request`, `unmask` the answer.
 
-    The transport must tell which client a message is from. Masked vectors are kept until the end,
-    in a temporary file if they are large, since the vector of a client that the helper leaves out
-    must be subtracted again.
+    The transport must tell which client a message is from. Messages are kept until the end, in a
+    file, since the vector of a client that the helper leaves out must be subtracted again. Several
+    threads may add messages at once.
 
     Args:
         terms: the public terms.
         directory: each client's public identity, as the helper has them: a client that did not sign
             its seed is then refused at once.
         verify_key: 32 random bytes, where the terms have its `proven.verify_key_commitment`:
-        clients then
-            send a `proven_message`. No client may know it.
+            clients then send a `proven_message`. No client may know it.
+        file: where messages are kept; None for a temporary file. Where there is such a file of the
+            same terms, its messages are in the sum again: a server that was killed goes on.
 
     Attributes:
-        refused: clients whose message is not in the sum, and why.
+        refused: clients whose message is not in the sum, and why. It is not in the file.
+
+    Guarantees:
+        With `file`, a client whose message was added is in the sum once, whenever the process is
+        killed and however often it goes on, and the request that was made is made again. After a
+        power cut the last messages may be missing; the sum is that of `clients`.
+
+    Raises:
+        OSError: the file is of other terms, damaged or used by another process, or cannot be
+            written.
 
     Example:
         See `Helper`.
@@ -55,26 +67,38 @@ class HelperSum:
         terms: HelperTerms,
         directory: Mapping[int, bytes] | None = None,
         verify_key: bytes = b"",
+        file: Path | str | None = None,
     ) -> None:
         validate.kind("terms", terms, HelperTerms)
         self.terms, self._directory, self._verify_key = terms, directory, verify_key
         self.refused: dict[int, str] = {}
         self._digest = terms.digest
         self._seeds: dict[int, SealedSeed] = {}
-        self._places: dict[int, int] = {}  # of each client's masked vector, in the file
-        self._vectors = tempfile.SpooledTemporaryFile(max_size=MAX_MEMORY_BYTES)  # noqa: SIM115
-        weakref.finalize(self, self._vectors.close)
+        self._places: dict[int, int] = {}  # of each client's message, in the file
+        # Of the fields above, and of clients whose messages are being added.
+        self._changed, self._pending = threading.Condition(), set[int]()
         vectors_class = ProvenVectors if terms.largest else MaskedVectors
         self._running_sum = vectors_class(terms, self._digest, verify_key)
+        self._seed_sizes = seed_sizes(terms, signed=True)
+        sizes = sum(self._seed_sizes), self._running_sum.size
+        path = None if file is None else validate.path("file", file)
+        self._file = MessageFile(path, self._digest, sizes, self._running_sum.covered)
+        weakref.finalize(self, self._file.close)
+        self._places_count = self._file.places
+        self._closed = bool(self._file.request_digest)
         self._request, self._clients = b"", frozenset[int]()
+        rest = map_over(self._add_again, range(self._places_count), cores())
+        # Once more, one by one: a client's refused message may have kept its later one out.
+        again = (self._add_again(place) for place in rest if place is not None)
+        self._free_places = [place for place in again if place is not None]
 
     @property
     def clients(self) -> frozenset[int]:
         # After `unmask` without those that the helper has left out.
         return self._clients or frozenset(self._seeds)
 
-    def add(self, client: int, message: bytes) -> None:
-        """Add one client's message.
+    def add(self, client: int, message: Payload) -> None:
+        """Add one client's message, which is in the file when this returns.
 
         Raises:
             ProtocolError: it is malformed, a repetition, too late or not signed. The sum goes on
@@ -83,27 +107,56 @@ class HelperSum:
         client = validate.whole("client", client)
         if not 0 <= client <= MAX_CLIENT_NUMBER:
             raise ProtocolError(f"Expected a client's number below 2**64, got {client}.")
-        # A second message would be a second seed in the request: one client would count as two.
-        if client in self._seeds or self._request:
-            problem = "is here" if client in self._seeds else "comes after the request"
-            raise ProtocolError(
-                "Expected one message of each client, before the helper is asked; got a message "
-                f"of client {client}, whose message {problem} already."
-            )
+        with self._adding(client) as place:
+            seed, vector = self._running_sum.read(message)
+            if self._directory is not None and not seed.is_signed(
+                self._digest, client, self._directory
+            ):
+                raise ProtocolError(
+                    f"Expected a seed signed by this client, {client}, got "
+                    f"{'a signature that is not its' if seed.signature else 'no signature'}."
+                )
+            # Kept before it is added: what is in the sum can always be subtracted again.
+            self._file.write(place, write_seed(client, seed, signed=True), vector)
+            self._running_sum.add(client, vector)
+            with self._changed:
+                self._seeds[client], self._places[client] = seed, place
+
+    @contextlib.contextmanager
+    def _adding(self, client: int) -> Iterator[int]:
+        """Reserve a place in the file, which another message gets if this one is not added."""
+        with self._changed:
+            # A second message would be a second seed in the request: one client would count as two.
+            if client in self._seeds or client in self._pending or self._closed:
+                late = self._closed and client not in self._seeds
+                problem = "comes after the request" if late else "is here"
+                raise ProtocolError(
+                    "Expected one message of each client, before the helper is asked; got a "
+                    f"message of client {client}, whose message {problem} already."
+                )
+            self._pending.add(client)
+            full = len(self._seeds) + len(self._pending) > self.terms.cohort
+            place = self._free_places.pop() if self._free_places else self._places_count
+            self._places_count = max(self._places_count, place + 1)
         try:
             # More clients than the terms say could make a sum wrap around.
-            if len(self._seeds) == self.terms.cohort:
+            if full:
                 raise ProtocolError(
                     f"Expected {self.terms.cohort} clients at most, got client {client} as well."
                 )
-            seed = self._keep_and_add(client, message)
+            yield place
         except ProtocolError as error:
             self.refused[client] = str(error)
             raise ProtocolError(f"Client {client}: {error}") from None
-        # A client whose first message was damaged may send it again.
-        self.refused.pop(client, None)
-        self._places[client] = len(self._seeds)
-        self._seeds[client] = seed
+        else:
+            # A client whose first message was damaged may send it again.
+            self.refused.pop(client, None)
+        finally:
+            with self._changed:
+                self._pending.discard(client)
+                if client not in self._seeds:
+                    self._free_places.append(place)
+                self._changed.notify_all()
 
     def request(self, offer: str = "") -> bytes:
         """Accept no more messages, and return the request to the helper.
@@ -118,10 +171,28 @@ class HelperSum:
         Raises:
             ProtocolError: fewer clients than `terms.least`.
         """
-        if not self._request:
-            self._check_least(len(self._seeds))
-            self._request = write_request(self.terms, self._seeds, offer, self._verify_key)
-        return self._request
+        with self._changed:
+            if self._request:
+                return self._request
+            closed, self._closed = self._closed, True
+            self._changed.wait_for(lambda: not self._pending)  # they are in the sum, or refused
+            try:
+                self._check_least(len(self._seeds))
+                request = write_request(self.terms, self._seeds, offer, self._verify_key)
+                digest, made = hashlib.sha256(request).digest(), self._file.request_digest
+                # The helper may have answered it: it answers no other.
+                if made and made != digest:
+                    raise ProtocolError(
+                        f"Expected the request that was made from this file, {made.hex()[:16]}..., "
+                        f"got {digest.hex()[:16]}...: the offer is another, or the file has lost "
+                        "messages; begin another sum."
+                    )
+                self._file.close_with(self._digest, digest)
+            except BaseException:
+                self._closed = closed
+                raise
+            self._request = request
+        return request
 
     def unmask(self, answer: bytes, largest: int | None = None) -> np.ndarray:
         """Compute the sum of the clients' codes modulo 2**bits.
@@ -163,25 +234,35 @@ class HelperSum:
         kind = masks.dtype(self.terms.bits)
         return total.astype(kind) & kind.type((1 << self.terms.bits) - 1)
 
-    def _keep_and_add(self, client: int, message: Any) -> SealedSeed:
-        seed, packed = self._running_sum.read(message)
-        if self._directory is not None and not seed.is_signed(
-            self._digest, client, self._directory
-        ):
-            raise ProtocolError(
-                f"Expected a seed signed by this client, {client}, got "
-                f"{'a signature that is not its' if seed.signature else 'no signature'}."
-            )
-        # Kept before it is added: what is in the sum can always be subtracted again. If the disk is
-        # full, or the vector is refused, the next client's is written to the same place.
-        self._vectors.seek(len(self._seeds) * len(packed))
-        self._vectors.write(packed)
-        self._running_sum.add(client, packed)
-        return seed
+    def _add_again(self, place: int) -> int | None:
+        """Add the message at a place of the file; return the place if it has none to add.
 
-    def _vector(self, client: int) -> bytes:
-        self._vectors.seek(self._places[client] * self._running_sum.size)
-        return self._vectors.read(self._running_sum.size)
+        What is not whole is of a client that was not told that its message was added.
+        """
+        record = self._file.read(place)
+        if record is None:
+            return place
+        client, seed = read_seed(self._seed_sizes, record[0])
+        with self._changed:
+            if self._places.setdefault(client, place) != place:
+                return place
+        try:
+            self._running_sum.add(client, record[1])
+        except ProtocolError:  # it was refused; the client may have sent another since
+            with self._changed:
+                del self._places[client]
+            return place
+        with self._changed:
+            self._seeds[client] = seed
+        return None
+
+    def _vector(self, client: int) -> Payload:
+        record = self._file.read(self._places[client])
+        if record is None:
+            raise OSError(
+                f"Expected the message of client {client} on the disk, got damaged bytes."
+            )
+        return record[1]
 
     def _check_least(self, count: int) -> None:
         if count < self.terms.least:

@@ -382,12 +382,12 @@ class Helper:
         # Of masks, or of the helper's shares where codes are proven. The clients left out are those
         # of the record, so that a repeated request has the same answer.
         terms, in_sum = request.terms, request.seeds.keys() - left_out.keys()
-        secrets = (seeds[client] for client in _watched(in_sum, check))
+        secrets = [seeds[client] for client in in_sum]
         if terms.largest:
-            total = proven.helper_total(terms, terms.digest, secrets)
+            total = proven.helper_total(terms, terms.digest, _watched(secrets, check))
         else:
             total = np.zeros(terms.dimension, dtype=masks.dtype(terms.bits))
-            masks.add_all(total, secrets, +1)
+            masks.add_all(total, secrets, +1, check)
             if terms.noise_variance:
                 # Masks are subtracted from the sum of masked codes: noise, too, with its sign.
                 total -= self._noise(request, left_out).astype(total.dtype)

@@ -256,9 +256,12 @@ def check_codes(terms: HelperTerms, codes: np.ndarray, largest: int) -> None:
         raise ValueError(f"Expected codes of {largest} at most, got {int(codes.max())}.")
 
 
-def read_message(terms: HelperTerms, message: Any) -> tuple[SealedSeed, bytes]:
-    """Split a message into sealed seed and masked vector; ProtocolError for another length."""
-    if not isinstance(message, bytes):
+def read_message(terms: HelperTerms, message: Any) -> tuple[SealedSeed, memoryview]:
+    """Split a message into sealed seed and masked vector; ProtocolError for another length.
+
+    The vector is not copied: it is a part of the message.
+    """
+    if not isinstance(message, wire.Payload):
         raise ProtocolError(f"Expected a message in bytes, got {type(message).__name__}.")
     # All lengths follow from the terms: the message itself says none that could be wrong.
     start = len(MAGIC) + terms.key.sealed_bytes
@@ -269,10 +272,11 @@ def read_message(terms: HelperTerms, message: Any) -> tuple[SealedSeed, bytes]:
             f"Expected a message of {unsigned_size} bytes, or {unsigned_size + SIGNATURE_BYTES} "
             f"with a signature, got {len(message)}: {problem}."
         )
-    if not message.startswith(MAGIC):
-        raise ProtocolError(f"Expected a message that starts with {MAGIC!r}, got {message[:4]!r}.")
+    message = memoryview(message)
+    if (magic := bytes(message[: len(MAGIC)])) != MAGIC:
+        raise ProtocolError(f"Expected a message that starts with {MAGIC!r}, got {magic!r}.")
     end = start + len(message) - unsigned_size
-    sealed = SealedSeed(message[len(MAGIC) : start], message[start:end])
+    sealed = SealedSeed(bytes(message[len(MAGIC) : start]), bytes(message[start:end]))
     return sealed, message[end:]
 
 

@@ -23,6 +23,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from randquant._internal import validate
+from randquant.channels.wire import Payload
 from randquant.secure_sums.helper.message import (
     MAX_CLIENT_NUMBER,
     HelperTerms,
@@ -152,11 +153,12 @@ def read_proven(terms: HelperTerms, message: Any) -> tuple[SealedSeed, LeaderSha
     """Split a message into sealed seed and leader's share; ProtocolError if it is malformed."""
     unsigned_size = message_bytes(terms)
     sizes = (unsigned_size, unsigned_size + SIGNATURE_BYTES)
-    if not isinstance(message, bytes) or len(message) not in sizes:
-        size = len(message) if isinstance(message, bytes) else type(message).__name__
+    if not isinstance(message, Payload) or len(message) not in sizes:
+        size = len(message) if isinstance(message, Payload) else type(message).__name__
         raise ProtocolError(
             f"Expected a message of {sizes[0]} bytes, or {sizes[1]} with a signature, got {size}."
         )
+    message = bytes(message)
     if not message.startswith(MAGIC):
         raise ProtocolError(f"Expected a message that starts with {MAGIC!r}, got {message[:4]!r}.")
     start = len(MAGIC) + BOUND_BYTES

@@ -21,7 +21,8 @@ from __future__ import annotations
 import hashlib
 import itertools
 import struct
-from collections.abc import Iterable, Mapping
+import threading
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +30,7 @@ import numpy as np
 
 from randquant._internal import validate
 from randquant.channels import wire
+from randquant.channels.wire import Payload
 from randquant.secure_sums import masks
 from randquant.secure_sums.helper import proven
 from randquant.secure_sums.helper.message import (
@@ -112,7 +114,8 @@ class HelperRequest:
         # theory/helper-sums.md, Proposition 7: fixed before clients have drawn their nonces.
         if terms.largest and proven.verify_key_commitment(verify_key) != terms.commitment:
             raise ProtocolError(_wrong_verify_key(terms, verify_key))
-        seeds = _read_seeds(message, seeds_start, count, terms, SIGNATURE_BYTES * signed)
+        sizes = seed_sizes(terms, signed=bool(signed))
+        seeds = _read_seeds(message, seeds_start, count, sizes)
         return cls(terms, seeds, offer, hashlib.sha256(message).digest(), verify_key)
 
 
@@ -127,15 +130,33 @@ def write_request(
     texts = terms.to_text().encode(), offer.encode()
     parts = [HEAD.pack(REQUEST_MAGIC, *map(len, texts), len(seeds), signed), *texts, verify_key]
     # Sorted: one set of clients has one request.
-    for client in sorted(seeds):
-        seed = seeds[client]
-        parts += [client.to_bytes(NUMBER_BYTES, "big"), seed.sealed]
-        # One length for all: where some clients sign, the others have a signature of zeros, which
-        # no key verifies.
-        if signed:
-            parts.append(seed.signature.ljust(SIGNATURE_BYTES, b"\0"))
-        parts += [seed.bound, seed.verifier]
+    parts += (write_seed(client, seeds[client], signed=signed) for client in sorted(seeds))
     return b"".join(parts)
+
+
+def write_seed(client: int, seed: SealedSeed, *, signed: bool) -> bytes:
+    """Encode what the helper is told of a client: of one length for all clients of a sum."""
+    # Where some clients sign, the others have a signature of zeros, which no key verifies.
+    signature = seed.signature.ljust(SIGNATURE_BYTES, b"\0") if signed else b""
+    number = client.to_bytes(NUMBER_BYTES, "big")
+    return b"".join((number, seed.sealed, signature, seed.bound, seed.verifier))
+
+
+def seed_sizes(terms: HelperTerms, *, signed: bool) -> list[int]:
+    """Return the lengths of the five fields that `write_seed` writes."""
+    proof = [proven.BOUND_BYTES, proven.verifier_bytes(terms)] if terms.largest else [0, 0]
+    return [NUMBER_BYTES, terms.key.sealed_bytes, SIGNATURE_BYTES * signed, *proof]
+
+
+def read_seed(sizes: Sequence[int], encoded: bytes) -> tuple[int, SealedSeed]:
+    """Invert `write_seed`, given the fields' lengths."""
+    ends = itertools.accumulate(sizes, initial=0)
+    number, sealed, signature, *proof = (
+        encoded[low:high] for low, high in itertools.pairwise(ends)
+    )
+    # A signature of zeros stands for none.
+    signature = signature if any(signature) else b""
+    return int.from_bytes(number, "big"), SealedSeed(sealed, signature, *proof)
 
 
 def _wrong_verify_key(terms: HelperTerms, verify_key: bytes) -> str:
@@ -148,10 +169,8 @@ def _wrong_verify_key(terms: HelperTerms, verify_key: bytes) -> str:
 
 
 def _read_seeds(
-    message: bytes, start: int, count: int, terms: HelperTerms, signature_size: int
+    message: bytes, start: int, count: int, sizes: Sequence[int]
 ) -> dict[int, SealedSeed]:
-    sizes = [NUMBER_BYTES, terms.key.sealed_bytes, signature_size]
-    sizes += [proven.BOUND_BYTES, proven.verifier_bytes(terms)] if terms.largest else [0, 0]
     client_size = sum(sizes)
     # Before anything of the clients is read: a stranger's count of billions takes no memory.
     if len(message) != start + count * client_size:
@@ -162,15 +181,13 @@ def _read_seeds(
     seeds: dict[int, SealedSeed] = {}
     previous = -1
     for offset in range(start, len(message), client_size):
-        client = int.from_bytes(message[offset : offset + NUMBER_BYTES], "big")
+        client, seed = read_seed(sizes, message[offset : offset + client_size])
         # One seed for each client: its codes are in the sum once (helper-sums.md, Proposition 2).
         if client <= previous:
             raise ProtocolError(
                 f"Expected each client once, in ascending order, got {client} after {previous}."
             )
-        ends = [offset + size for size in itertools.accumulate(sizes)]
-        parts = [message[low:high] for low, high in itertools.pairwise(ends)]
-        seeds[client], previous = SealedSeed(*parts), client
+        seeds[client], previous = seed, client
     return seeds
 
 
@@ -279,23 +296,27 @@ class MaskedVectors:
 
     Attributes:
         size: bytes that are kept of a client's vector.
+        covered: how many of its first bytes have no checksum in it.
     """
 
+    covered = wire.HEADER_BYTES
+
     def __init__(self, terms: HelperTerms, digest: bytes, verify_key: bytes) -> None:
-        self._terms, self._digest = terms, digest
+        self._terms, self._digest, self._lock = terms, digest, threading.Lock()
         self.size = wire.masked(terms.dimension, terms.bits)
         self._total = np.zeros(terms.dimension, dtype=np.uint32)
 
-    def read(self, message: Any) -> tuple[SealedSeed, bytes]:
+    def read(self, message: Any) -> tuple[SealedSeed, Payload]:
         return read_message(self._terms, message)
 
-    def add(self, client: int, packed: bytes) -> None:
+    def add(self, client: int, packed: Payload) -> None:
+        form = masked_format(self._terms.bits, self._digest, client)
         try:
-            wire.add(masked_format(self._terms.bits, self._digest, client), packed, self._total)
+            wire.add(form, packed, self._total, lock=self._lock)
         except ValueError as error:
             raise ProtocolError(str(error)) from None
 
-    def without(self, left_out: Iterable[tuple[int, bytes]], masks_sum: np.ndarray) -> np.ndarray:
+    def without(self, left_out: Iterable[tuple[int, Payload]], masks_sum: np.ndarray) -> np.ndarray:
         """Return the sum of all codes but some clients', given the sum of the others' masks."""
         total, bits = self._total.copy(), self._terms.bits
         for client, packed in left_out:
@@ -314,7 +335,7 @@ class ProvenVectors:
         verify_key: that of proofs, to which the terms are committed.
 
     Attributes:
-        size: bytes that are kept of a client's vector.
+        size, covered: as in `MaskedVectors`: a share has no checksum.
     """
 
     def __init__(self, terms: HelperTerms, digest: bytes, verify_key: bytes) -> None:
@@ -323,10 +344,11 @@ class ProvenVectors:
             raise ValueError(_wrong_verify_key(terms, verify_key))
         self._terms, self._digest, self._verify_key = terms, digest, verify_key
         self._prio3 = proven.prio3_for(terms)
-        self.size = terms.dimension * self._prio3.field.ENCODED_SIZE
+        self.size = self.covered = terms.dimension * self._prio3.field.ENCODED_SIZE
+        self._lock = threading.Lock()
         self._total = self._prio3.agg_init()
 
-    def read(self, message: Any) -> tuple[SealedSeed, bytes]:
+    def read(self, message: Any) -> tuple[SealedSeed, Payload]:
         """Return a message's sealed seed with the server's verifier share, and its output share.
 
         Raises:
@@ -342,13 +364,17 @@ class ProvenVectors:
         seed = SealedSeed(seed.sealed, seed.signature, seed.bound, verifier)
         return seed, bytes(self._prio3.field.encode_vec(out_share))
 
-    def add(self, client: int, packed: bytes) -> None:
-        self._prio3.agg_update(self._total, self._prio3.field.decode_vec(packed))
+    def add(self, client: int, packed: Payload) -> None:
+        share = self._prio3.field.decode_vec(bytes(packed))
+        with self._lock:
+            self._prio3.agg_update(self._total, share)
 
-    def without(self, left_out: Iterable[tuple[int, bytes]], shares_sum: np.ndarray) -> np.ndarray:
+    def without(
+        self, left_out: Iterable[tuple[int, Payload]], shares_sum: np.ndarray
+    ) -> np.ndarray:
         """Return the sum of all codes but some clients', given the sum of the helper's shares."""
         field = self._prio3.field
         total = field.vec_add(self._total, shares_sum)
         for _, packed in left_out:
-            field.vec_sub(total, field.decode_vec(packed), total)
+            field.vec_sub(total, field.decode_vec(bytes(packed)), total)
         return total
