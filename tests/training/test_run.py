@@ -5,10 +5,12 @@ import json
 import problems
 import pytest
 from interrupted import SMALL
+from pages import Page
 
 from randquant import cli
 from randquant.cli import progress
 from randquant.privacy import SIMULATED
+from randquant.reports import render_run
 from randquant.reports import run_pictures as pictures
 
 
@@ -28,6 +30,7 @@ def test_it_is_in_the_line_of_the_guarantee(trained):
     assert (SIMULATED in line) == seeded
     assert progress.result(folder, run)["guarantee"]["simulated"] is seeded
     assert (SIMULATED in str(pictures.facts(run))) == seeded
+    assert (SIMULATED in Page(render_run(run)).words) == seeded
 
 
 def test_it_is_beside_runs_of_a_list(trained, tmp_path, capsys):
