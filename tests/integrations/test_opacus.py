@@ -69,7 +69,7 @@ def test_a_run_is_accounted_for_as_it_was_drawn():
 
 @pytest.mark.parametrize("stated", [0.05, 0.2])
 def test_of_two_rates_the_larger_one_is_charged(stated):
-    """Opacus states one where it attaches the account, and the loader that is shown draws by one."""
+    """Opacus states one with its account, and draws by that of the loader that is shown."""
     engine, model, optimizer, loader = private()
     engine.accountant.batches_from(loader)
     optimizer.attach_step_hook(engine.accountant.get_optimizer_hook_fn(stated))
