@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import os
 import shutil
 from dataclasses import replace
 
@@ -15,6 +16,7 @@ import randquant as rq
 from randquant.aggregation import AdditiveMechanism, HelperNoise
 from randquant.channels import Key, wire
 from randquant.flower import AmongClients, Offer, QuantizedStrategy, QuantizeMod, WithHelper
+from randquant.integrations import HEAD
 from randquant.mechanisms import DiscreteGaussian
 from randquant.rounds import ClientLimits, RoundEvent, draw_noise, within
 from randquant.secure_sums import (
@@ -383,6 +385,22 @@ def test_the_servers_noise_is_its_own_and_fresh_in_each_round(tmp_path, monkeypa
     variance = mechanism.plan(DIMENSION).noise.variance
     assert all(is_of_variance(each, variance) for each in noises)
     assert is_of_variance(noises[0] - noises[1], 2 * variance)
+
+
+def test_the_servers_noise_does_not_follow_from_the_session_that_all_know(tmp_path, monkeypatch):
+    drawn, sessions, draw, read = [], [], HelperNoise.party_noise, os.urandom
+
+    def noted(self, dimension, key):
+        drawn.append(draw(self, dimension, key))
+        return drawn[-1]
+
+    monkeypatch.setattr(HelperNoise, "party_noise", noted)
+    monkeypatch.setattr(os, "urandom", lambda count: bytes(16) if count == 16 else read(count))
+    for name in "ab":
+        _, grid, _ = trained(noisy(), tmp_path / name)
+        sessions += {each.content[HEAD]["session"] for step, _, each, _ in grid.seen if step}
+    assert sessions == [bytes(16)] * 2
+    assert not np.array_equal(*drawn)
 
 
 def test_without_the_servers_noise_a_silent_helper_leaves_nothing(tmp_path):
