@@ -43,22 +43,6 @@ def test_each_record_is_a_client_unless_a_column_says_whose_it_is(folder, capsys
         assert (result["clients"], result["records"]) == (clients, records)
 
 
-@pytest.mark.parametrize("weighted", ["one", "other"])
-def test_a_weight_in_the_file_makes_its_query_more_accurate_than_the_others(
-    folder, capsys, weighted
-):
-    queries = {"one": "age", "other": "days"}
-    (folder / "queries.toml").write_text("".join(
-        f'[{name}]\nkind = "mean"\ncolumn = "{column}"\nlow = 0\nhigh = 1000\n'
-        + "weight = 4\n" * (name == weighted) for name, column in queries.items()
-    ))  # fmt: skip
-    line = "statistics --data patients.csv --queries queries.toml --epsilon 1 --seed 0"
-    answers = as_json(capsys, line)["table"]
-    errors = {name: answers[name]["present"]["noise_error"] for name in queries}
-    exact = errors.pop(weighted)
-    assert list(errors.values()) == [pytest.approx(4 * exact, rel=0.05)]
-
-
 def test_what_is_wrong_is_one_line(folder, capsys):
     for change, said in (
         (("queries.toml", "patients.csv"), "Expected queries"),
