@@ -38,16 +38,19 @@ COMMANDS = {  # command: (its file, what it calls, usual options, {option: (more
     }),
     "statistics": (statistics, asking, "statistics",
                    {"data": "a.csv", "queries": "q.toml", "epsilon": 1}, {
-        "data": ({}, "b.csv"), "queries": ({}, "r.toml"), "epsilon": ({}, 2), "delta": ({}, 1e-7),
+        "data": ({}, "b.csv"), "queries": ({}, "r.toml"), "weights": ({}, "w.toml"), "epsilon": ({}, 2), "delta": ({}, 1e-7),
         "trust": ({}, "local"), "unit": ({}, "example"), "noise": ({}, "helper"),
         "by_client": ({}, "ward"), "seed": ({}, 1),
     }),
 }  # fmt: skip
+MEAN = '[age]\nkind = "mean"\nlow = 0\nhigh = '
 FILES = {
     "a.csv": "ward,age\nx,30\ny,40\n", "b.csv": "ward,age\nx,30\ny,41\n",
-    "q.toml": '[age]\nkind = "mean"\nlow = 0\nhigh = 100\n',
-    "r.toml": '[age]\nkind = "mean"\nlow = 0\nhigh = 100\nweight = 2\n',
+    "q.toml": f"{MEAN}100\n", "r.toml": f"{MEAN}90\n", "w.toml": f"{MEAN}100\nweight = 2\n",
 }  # fmt: skip
+SET_BY = {"chosen": "margin", "weights": "queries"}
+"""Options that set what has another name: one of a mechanism's, and one of a file's fields."""
+
 ELSEWHERE = {"output", "save", "certificate", "channel", "curves"}
 """What is done with the result, or is another call."""
 
@@ -55,7 +58,8 @@ ELSEWHERE = {"output", "save", "certificate", "channel", "curves"}
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_option_is_here(name):
     command, *_, options = COMMANDS[name]
-    assert inspect.signature(command.run).parameters.keys() - ELSEWHERE == options.keys()
+    wanted = inspect.signature(command.run).parameters.keys() - ELSEWHERE
+    assert wanted == options.keys() - {"weights"}
 
 
 CASES = [(name, option) for name, each in COMMANDS.items() for option in each[-1]]
@@ -76,7 +80,7 @@ def test_another_value_of_an_option_is_another_call(name, option, tmp_path, monk
 
     monkeypatch.setattr(module, called, call)
     more, value = options[option]
-    changed = {"margin" if option == "chosen" else option: value}
+    changed = {SET_BY.get(option, option): value}
     for settings in (usual | more, usual | more | changed):
         assert "enough" in refused(capsys, [*name.split(), *words(settings)])
     one, other = calls
