@@ -38,7 +38,8 @@ COMMANDS = {  # command: (its file, what it calls, usual options, {option: (more
     }),
     "statistics": (statistics, asking, "statistics",
                    {"data": "a.csv", "queries": "q.toml", "epsilon": 1}, {
-        "data": ({}, "b.csv"), "queries": ({}, "r.toml"), "weights": ({}, "w.toml"), "epsilon": ({}, 2), "delta": ({}, 1e-7),
+        "data": ({}, "b.csv"), "queries": ({}, "r.toml"), "weights": ({}, "w.toml"),
+        "epsilon": ({}, 2), "delta": ({}, 1e-7),
         "trust": ({}, "local"), "unit": ({}, "example"), "noise": ({}, "helper"),
         "by_client": ({}, "ward"), "seed": ({}, 1),
     }),

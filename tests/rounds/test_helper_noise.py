@@ -79,6 +79,18 @@ def test_a_round_has_the_noise_of_each_party_and_none_of_the_clients(tmp_path, s
     assert strategy.accountant.get_epsilon(1e-5) >= expected.epsilon > 0.3
 
 
+@pytest.mark.parametrize("server_noise", [False, True])
+def test_a_sum_has_room_for_the_noise_of_each_party_and_clients_know_of_it(server_noise):
+    mechanism = noisy(server_noise, multiplier=9.0)
+    plan, parties = mechanism.plan(DIMENSION), 1 + server_noise
+    assert plan.deviation**2 >= parties * plan.noise.variance
+    assert plan.deviation * mechanism.deviations <= 2 ** (mechanism.bits - 1) * (1 + 1e-9)
+    # Of a sum of all that it is made for, not of one client, of which nobody relies on more.
+    share = mechanism.expected_error(DIMENSION).deviation(5, 0.0) / CLIP
+    prepared = Offer(mechanism, DIMENSION, scaled=True).preparation
+    assert prepared.noise == pytest.approx(DIMENSION * share**2)
+
+
 def test_clients_add_nothing_to_their_codes():
     """So that all noise is the parties': codes are the update rounded to a neighbouring step."""
     mechanism, update = noisy(), np.linspace(-1, 1, DIMENSION)

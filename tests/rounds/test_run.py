@@ -36,27 +36,32 @@ def succeeded(run, offer, number):
     run.succeeded(number, 2, 2, {}, (MODEL, {}))
 
 
+def unasked(run, offer, number):
+    run.failed(number, 0, ValueError("too few are connected"))
+
+
 def failed(run, offer, number):
     asked(run, offer, number)
     run.failed(number, 2, ValueError("nobody answered"))
 
 
 @pytest.mark.parametrize(
-    ("rounds", "done"), [("s", 1), ("sfa", 2), ("ffa", 2), ("sf", 1), ("sfsa", 3), ("sa", 1)]
+    ("rounds", "done"),
+    [("s", 1), ("sfa", 2), ("ffa", 2), ("sf", 1), ("sfsa", 3), ("sa", 1), ("nns", 3), ("nnnfa", 4)],
 )
 def test_a_run_goes_on_after_the_last_round_that_is_over(rounds, done, tmp_path):
-    """Rounds that succeed, fail, or are asked for when the server dies. Failed ones count, too:
-    else a client would be asked more rounds than were declared."""
-    run, offer = made(tmp_path)
+    """Rounds that succeed, fail, fail before anybody is asked, or are asked for when the server
+    dies. Failed ones count, too: else a client would be asked more rounds than were declared."""
+    run, offer = made(tmp_path, patience=9)
     for number, kind in enumerate(rounds, 1):
-        {"s": succeeded, "f": failed, "a": asked}[kind](run, offer, number)
+        {"s": succeeded, "f": failed, "a": asked, "n": unasked}[kind](run, offer, number)
     again, offer = made(tmp_path)
     stored = again.stored(offer, MODEL)
     assert stored is not None
     again.restore(stored, offer)
     assert again.done == done
     assert [row.round for row in again.history] == list(range(1, len(rounds.rstrip("a")) + 1))
-    assert again.accountant.answers(1) == len(rounds)
+    assert again.accountant.answers(1) == len(rounds.lstrip("n"))
 
 
 def test_patience_ends_after_failures_in_a_row_and_not_after_as_many_in_all():
