@@ -1,7 +1,6 @@
 """Flower from a target: a strategy in one line, and what it says before the first round."""
 
 import dataclasses
-import math
 import re
 from pathlib import Path
 
@@ -15,12 +14,7 @@ from helper_sums import helper_in
 from pages import Page, drawn
 
 import randquant as rq
-from randquant.integrations import (
-    QuantizeController,
-    QuantizedStrategy,
-    QuantizeMod,
-    TooFewNodes,
-)
+from randquant.integrations import QuantizedStrategy, QuantizeMod, TooFewNodes
 from randquant.planning import Calibrated
 from randquant.reports.flower import page
 from randquant.rounds import AmongClients, History, RoundRow, WithHelper
@@ -32,12 +26,6 @@ TARGET = {"epsilon": 8.0, "rounds": 3, "cohort": 6, "model": 650}
 
 def planned(inner=None, **changes):
     return QuantizedStrategy.for_target(inner or fedavg(), **{**TARGET, **changes})
-
-
-def job(**changes):
-    """The same target on NVFlare."""
-    target = {"epsilon": 8.0, "rounds": 3, "sites": 6, "folder": "run", **changes}
-    return QuantizeController.for_target(650, **target)
 
 
 def test_the_planned_rounds_run_and_spend_the_target_and_the_next_round_is_refused():
@@ -89,14 +77,6 @@ def test_nobody_waits_without_end_for_nodes_that_the_strategy_wants(nodes, strat
     with pytest.raises(TooFewNodes, match=said):
         run(QuantizedStrategy(strategy, exact("local")), grid, connect_timeout=0.0)
     assert not grid.seen
-
-
-@pytest.mark.parametrize("engine", [planned, job])
-@pytest.mark.parametrize("trust", ["aggregate", "local"])
-def test_an_engine_says_what_is_left_of_a_target_instead_of_ignoring_what_was_spent(engine, trust):
-    spent = rq.Guarantee(2.0, 1e-6, "replace_one", trust, math.inf, 1)
-    with pytest.raises(ValueError, match=r"spent but in randquant.train, .* epsilon=6\.0 and del"):
-        engine(privacy=rq.Privacy(spent=spent))
 
 
 def test_one_node_is_enough_where_one_was_planned(monkeypatch):

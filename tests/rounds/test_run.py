@@ -86,15 +86,6 @@ def test_a_step_that_is_rejected_leaves_the_next_one_as_it_was():
     assert not np.array_equal(steps.step(offer, LAYOUT, {"w": first}, mean, 2, 10), first)
 
 
-def test_a_client_under_a_new_number_begins_where_others_are_with_and_without_a_limit():
-    for limit in (None, 1e9):
-        run, offer = made()
-        run.accountant.max_epsilon = limit
-        asked(run, offer, 1)
-        assert run.eligible(offer, [1, 3]) == [1, 3]
-        assert run.accountant.answers(3) == 1
-
-
 def test_a_store_that_vanishes_in_the_middle_of_a_run_is_not_begun_anew(tmp_path):
     run, offer = made(tmp_path)
     succeeded(run, offer, 1)
