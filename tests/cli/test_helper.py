@@ -1,16 +1,13 @@
 """`randquant helper`: a new identity that only its user can read, and what was answered."""
 
-import inspect
 import stat
 from pathlib import Path
 
-import pytest
 from command_line import as_json, printed, refused
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from helper_sums import codes_of, collected, helper_in, messages_of, terms_of
 
-from randquant.cli.commands import helper as command
-from randquant.rounds import TLS, RemoteHelper, helper_service, service
+from randquant.rounds import TLS, RemoteHelper, service
 from randquant.secure_sums import Helper
 
 
@@ -71,42 +68,3 @@ def test_certificates_of_a_trial_connect_a_server_and_its_helper(tmp_path, capsy
                      "server.pem"]  # fmt: skip
     again = ["helper", "certificates", tmp_path / "tls"]
     assert "without certificates, got" in refused(capsys, again)
-
-
-SERVED = {  # setting of serve: another value
-    "key": "other.key", "listen": "localhost:1", "authority": "b.pem", "certificate": "c.pem",
-    "private_key": "d.pem", "directory": "clients.json", "least": 7, "most_sums": 8,
-    "epsilon": 2.5, "delta": 1e-9, "examples": 40, "clients": 50, "coordinates": 60, "masks": 70,
-    "least_noise": 0.5, "workers": 15, "seconds": 9.5, "request_bytes": 4096,
-}  # fmt: skip
-
-
-def test_every_setting_of_serve_is_here():
-    known = inspect.signature(command.run).parameters.keys() - {"action", "path", "host"}
-    assert known == SERVED.keys()
-
-
-@pytest.mark.parametrize("name", SERVED)
-def test_a_setting_of_serve_reaches_the_helper_or_its_service_as_it_is_and_no_other_changes(
-    name, monkeypatch, capsys
-):
-    """What is made with all settings but the first values, and with one other."""
-    seen = []
-
-    def configured(*places, **settings):
-        seen.append([*map(str, places), *sorted(settings.items())])
-
-    def serving(helper, listen, tls, limits):
-        seen[-1] += [listen, tls, limits]
-        raise ValueError("enough")
-
-    monkeypatch.setattr(helper_service, "configured_helper", configured)
-    monkeypatch.setattr(helper_service, "service", serving)
-    usual = {"key": "a.key", "authority": "a.pem", "certificate": "a.pem", "private_key": "a.pem"}
-    for settings in (usual, {**usual, name: SERVED[name]}):
-        options = [f"--{each.replace('_', '-')}={value}" for each, value in settings.items()]
-        assert "enough" in refused(capsys, ["helper", "serve", "journal", *options])
-    before, after = seen
-    [(old, new)] = [pair for pair in zip(before, after, strict=True) if pair[0] != pair[1]]
-    assert str(SERVED[name]) in str(new)
-    assert str(SERVED[name]) not in str(old)

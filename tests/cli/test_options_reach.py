@@ -1,7 +1,8 @@
-"""Every option of a command that calls one function: another value of it is another call."""
+"""Every option of a command that calls a function or two: another value of it, another call."""
 
 from __future__ import annotations
 
+import functools
 import inspect
 
 import numpy as np
@@ -10,9 +11,10 @@ from command_line import refused
 
 from randquant.audit import pipeline
 from randquant.channels import Key
-from randquant.cli.commands import audit, compare, design, statistics
+from randquant.cli.commands import audit, compare, design, helper, statistics
 from randquant.mechanisms import design as designing
 from randquant.planning import compare as comparing
+from randquant.rounds import helper_service
 from randquant.statistics import asking
 
 LEVELS, ORDER = {"values": None, "levels": 4}, {"constraint": "renyi"}
@@ -43,6 +45,15 @@ COMMANDS = {  # command: (its file, what it calls, usual options, {option: (more
         "trust": ({}, "local"), "unit": ({}, "example"), "noise": ({}, "helper"),
         "by_client": ({}, "ward"), "seed": ({}, 1),
     }),
+    "helper serve journal": (
+        helper, helper_service, "configured_helper service",
+        {"key": "a", "authority": "a", "certificate": "a", "private_key": "a"}, {
+        "key": ({}, "b"), "listen": ({}, "b:1"), "authority": ({}, "b"), "certificate": ({}, "b"),
+        "private_key": ({}, "b"), "directory": ({}, "b"), "least": ({}, 7), "most_sums": ({}, 8),
+        "epsilon": ({}, 2.5), "delta": ({}, 1e-9), "examples": ({}, 40), "clients": ({}, 50),
+        "coordinates": ({}, 60), "masks": ({}, 70), "least_noise": ({}, 0.5), "workers": ({}, 3),
+        "seconds": ({}, 9.5), "request_bytes": ({}, 4096),
+    }),
 }  # fmt: skip
 MEAN = '[age]\nkind = "mean"\nlow = 0\nhigh = '
 FILES = {
@@ -52,15 +63,15 @@ FILES = {
 SET_BY = {"chosen": "margin", "weights": "queries"}
 """Options that set what has another name: one of a mechanism's, and one of a file's fields."""
 
-ELSEWHERE = {"output", "save", "certificate", "channel", "curves"}
-"""What is done with the result, or is another call."""
+ELSEWHERE = {"output", "save", "certificate", "channel", "curves", "action", "path", "host"}
+"""What is done with the result, or of another call."""
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_option_is_here(name):
     command, *_, options = COMMANDS[name]
-    wanted = inspect.signature(command.run).parameters.keys() - ELSEWHERE
-    assert wanted == options.keys() - {"weights"}
+    known = inspect.signature(command.run).parameters.keys()
+    assert known - (ELSEWHERE - options.keys()) == options.keys() - {"weights"}
 
 
 CASES = [(name, option) for name, each in COMMANDS.items() for option in each[-1]]
@@ -72,22 +83,28 @@ def test_another_value_of_an_option_is_another_call(name, option, tmp_path, monk
     monkeypatch.chdir(tmp_path)
     for file, text in FILES.items():
         (tmp_path / file).write_text(text)
-    calls, signature = [], inspect.signature(getattr(module, called))
+    calls, last = [], called.split()[-1]
+    signatures = {each: inspect.signature(getattr(module, each)) for each in called.split()}
 
-    def call(*values, **named):
-        given = signature.bind(*values, **named).arguments
-        calls.append({argument: facts(each) for argument, each in given.items()})
-        raise ValueError("enough")
+    def call(function, *values, **named):
+        given = signatures[function].bind(*values, **named).arguments
+        calls[-1] |= {(function, name): facts(each) for name, each in given.items()}
+        if function == last:
+            raise ValueError("enough")
 
-    monkeypatch.setattr(module, called, call)
+    for each in signatures:
+        monkeypatch.setattr(module, each, functools.partial(call, each))
     more, value = options[option]
     changed = {SET_BY.get(option, option): value}
     for settings in (usual | more, usual | more | changed):
+        calls.append({})
         assert "enough" in refused(capsys, [*name.split(), *words(settings)])
     one, other = calls
     assert one != other
-    if option in signature.parameters:  # whatever else follows from it
-        assert one.get(option) != other.get(option)
+    # Where it has an argument of its name that one changes, whatever else follows from it.
+    for function, signature in signatures.items():
+        if option in signature.parameters:
+            assert one.get((function, option)) != other.get((function, option))
 
 
 def words(settings):

@@ -245,11 +245,13 @@ def test_rounds_that_failed_before_anybody_was_asked_are_on_record_too(tmp_path)
     assert [bool(row.failed) for row in rows] == [True, False]
 
 
-def test_a_state_that_is_deleted_while_the_run_goes_on_is_not_made_anew(tmp_path):
+@pytest.mark.parametrize("when", ["upload", "advertise"])
+def test_a_state_that_is_deleted_while_the_run_goes_on_is_not_made_anew(when, tmp_path):
+    """Before a round is recorded, or charged: there is no file yet in the first step of a run."""
     path = tmp_path / "server.sqlite"
 
     def fault(step, node, reply):
-        if step == "upload":
+        if step == when:
             path.unlink(missing_ok=True)
         return [reply]
 

@@ -84,11 +84,3 @@ def test_a_step_that_is_rejected_leaves_the_next_one_as_it_was():
     steps.keep_step()
     assert steps.record()["round"] == 1
     assert not np.array_equal(steps.step(offer, LAYOUT, {"w": first}, mean, 2, 10), first)
-
-
-def test_a_store_that_vanishes_in_the_middle_of_a_run_is_not_begun_anew(tmp_path):
-    run, offer = made(tmp_path)
-    succeeded(run, offer, 1)
-    run.store.path.unlink()
-    with pytest.raises(FileNotFoundError, match="deleted or moved while the run went on"):
-        asked(run, offer, 2)
