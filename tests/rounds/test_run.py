@@ -61,6 +61,7 @@ def test_a_run_goes_on_after_the_last_round_that_is_over(rounds, done, tmp_path)
     again.restore(stored, offer)
     assert again.done == done
     assert [row.round for row in again.history] == list(range(1, len(rounds.rstrip("a")) + 1))
+    assert [bool(row.failed) for row in again.history] == [k in "nf" for k in rounds.rstrip("a")]
     assert again.accountant.answers(1) == len(rounds.lstrip("n"))
 
 
