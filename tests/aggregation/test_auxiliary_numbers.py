@@ -63,6 +63,16 @@ def test_what_is_joined_comes_apart_again(clip_norm, size, value, n, weighted):
     np.testing.assert_allclose(found["n"], min(n, 200), rtol=1e-4, atol=1e-2)
 
 
+@pytest.mark.parametrize("weights", [0.0, -1e-12, -3.0])
+def test_noise_that_moves_the_mean_weight_to_nothing_or_below_leaves_a_finite_mean(weights):
+    """A released mean may lie beyond the bounds: an update is never divided by it, or turned."""
+    beside = AuxiliaryNumbers(1.0, (Number("n", 0, 200, 0.5),), weight="n")
+    share = math.sqrt(1 - 0.5**2)
+    mean, found = beside.separate(np.float32([0.3, -0.1, 0.5 * (2 * weights - 1)]))
+    assert found["n"] == pytest.approx(200 * weights, abs=1e-4)
+    np.testing.assert_allclose(mean, np.array([0.3, -0.1]) / share / MIN_MEAN_WEIGHT, rtol=1e-5)
+
+
 @pytest.mark.parametrize("clip_norm", [0.25, 1.0, 40.0])
 def test_noise_moves_a_number_by_the_deviation_that_is_stated(clip_norm):
     beside = AuxiliaryNumbers(clip_norm, (Number("value", -3, 5), Number("n", 0, 200, 0.1)))

@@ -1,5 +1,6 @@
 """What every mechanism for whole updates answers, and every release that it is accounted by."""
 
+import dataclasses
 import json
 import math
 
@@ -55,6 +56,21 @@ def test_facts(mechanism):
     assert mechanism.cohort == (CLIENTS if shared else 1)
     assert mechanism.clip_norm in (None, 1.0)
     assert mechanism.size(DIMENSION) in (SOME, 5, 8)
+
+
+ROTATING = [name for name, each in BUILT.items() if hasattr(each, "rotation_seed")]
+
+
+@pytest.mark.parametrize("name", ROTATING)
+def test_the_seed_of_a_rotation_decides_what_is_sent_and_is_undone(name):
+    mechanism, update = BUILT[name], np.linspace(-0.1, 0.1, 64, dtype=np.float32)
+    sent = []
+    for seed in (0, 1):
+        turned = dataclasses.replace(mechanism, rotation_seed=seed).projection(64)
+        sent.append(turned.forward(update))
+        if mechanism.coordinates is None:
+            assert np.allclose(turned.inverse(sent[-1]), update, atol=1e-5)
+    assert not np.allclose(*sent, atol=1e-3)
 
 
 @pytest.mark.slow(after=1)

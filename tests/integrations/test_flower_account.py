@@ -224,14 +224,6 @@ def test_a_model_of_an_earlier_round_is_not_taken_for_the_last_ones(tmp_path):
         ServerStore(path).read()
 
 
-def test_a_failed_round_is_on_record_at_once(tmp_path):
-    grid = grid_of(nodes=range(1, 4), fault=lambda step, node, reply: [reply] * (step != "upload"))
-    one_round(exact(), grid=grid, folder=tmp_path, rounds=1, patience=2)
-    [row] = ServerStore(tmp_path / "server.sqlite").read().history
-    assert (row.round, row.asked, row.dropped) == (1, 3, 3)
-    assert row.failed
-
-
 def test_rounds_that_failed_before_anybody_was_asked_are_on_record_too(tmp_path):
     lost = []
 
@@ -245,11 +237,13 @@ def test_rounds_that_failed_before_anybody_was_asked_are_on_record_too(tmp_path)
     assert [bool(row.failed) for row in rows] == [True, False]
 
 
-def test_a_state_that_is_deleted_while_the_run_goes_on_is_not_made_anew(tmp_path):
+@pytest.mark.parametrize("when", ["upload", "advertise"])
+def test_a_state_that_is_deleted_while_the_run_goes_on_is_not_made_anew(when, tmp_path):
+    """Before a round is recorded, or charged: there is no file yet in the first step of a run."""
     path = tmp_path / "server.sqlite"
 
     def fault(step, node, reply):
-        if step == "upload":
+        if step == when:
             path.unlink(missing_ok=True)
         return [reply]
 

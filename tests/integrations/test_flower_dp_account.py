@@ -103,6 +103,16 @@ def test_a_removed_client_is_replaced_where_not_all_are_asked():
     assert zeros.epsilon(DELTA) < theirs < ours
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_rounds_of_everybody_beside_others_are_counted_at_the_larger_distance(order):
+    accountant = accountant_of(population=4)
+    for asked in (2, 4)[::order]:
+        accountant.compose(GaussianPrivacyEvent(3.0, asked, 4), 5)
+    assert accountant.guarantee(DELTA).neighboring == "replace_one"
+    both = gaussian_epsilon(math.sqrt(10) * 2 / 3, DELTA)
+    assert accountant.get_epsilon(DELTA) == pytest.approx(both, rel=1e-6)
+
+
 def test_a_replaced_client_moves_a_sum_by_twice_the_clip_norm():
     options = {"relation": REPLACED, "sampling": FIXED, "times": 1}
     ours, theirs = (

@@ -89,24 +89,6 @@ def test_one_node_is_enough_where_one_was_planned(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("clients", "delta"), [(None, 1e-5), (10**5, 0.1 / 10**5), (10**6, 0.1 / 10**6)]
-)
-def test_delta_is_a_tenth_of_one_client_of_all_that_there_are(clients, delta, monkeypatch):
-    """However few are asked in a round."""
-    needs = []
-
-    def choose(need, examples):
-        needs.append(need)
-        return Calibrated("stochastic-rounding", {"clip": 0.3, "levels": 2, "margin": 0.7}, 1.0)
-
-    monkeypatch.setattr(target_module, "choose", choose)
-    strategy = planned(clients=clients)
-    assert strategy.accountant.delta == needs[0].delta == delta
-    assert needs[0].population == (clients or TARGET["cohort"])
-    assert planned(clients=clients, delta=1e-9).accountant.delta == needs[1].delta == 1e-9
-
-
-@pytest.mark.parametrize(
     ("settings", "changes"),
     [
         ({}, {}),

@@ -211,6 +211,16 @@ def test_a_setting_of_privacy_that_flower_does_not_have_is_refused(name, target)
         target(privacy=Privacy(**{name: REFUSED[name]}))
 
 
+OPEN = {"neighboring", "numbers", "weighted_by"}
+
+
+@pytest.mark.parametrize("name", sorted({*OF_PRIVACY, *REFUSED} - OPEN))
+def test_a_setting_of_privacy_that_a_mechanism_has_already_is_refused_and_not_dropped(name):
+    value = REFUSED.get(name) or OF_PRIVACY[name][0]
+    with pytest.raises(ValueError, match=f"got a value for {name} too"):
+        strategy_of(privacy=Privacy(**{name: value}))
+
+
 @pytest.mark.parametrize("options", [{"bits": 12}, {"coordinates": 2**14}, {"bits": 2}])
 def test_a_strategy_refuses_only_what_no_model_could_take(options):
     """Integer noise for one example: 12 bits are too few for 500 million coordinates only."""

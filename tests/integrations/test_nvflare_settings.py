@@ -177,6 +177,12 @@ def test_a_setting_of_a_target_changes_what_it_must_and_nothing_else(name, plann
     assert planned(**{name: TARGET[name]}) == planned() | {name: TARGET[name]} != planned()
 
 
+def test_what_was_spent_before_a_target_is_not_ignored(planned):
+    spent = rq.Guarantee(0.5, 1e-6, "replace_one", "local", math.inf, 1)
+    with pytest.raises(ValueError, match=r"spent but in randquant\.train, .* epsilon=1\.5 and"):
+        planned(privacy=rq.Privacy(spent=spent), delta=1e-5)
+
+
 def test_delta_is_a_tenth_of_one_over_all_that_are_protected_by_default(planned):
     assert [planned(sites=n)["delta"] for n in (6, 400)] == [1e-5, 0.1 / (400 * 184)]
     assert [planned(sites=n, examples=None)["delta"] for n in (6, 20_000)] == [1e-5, 0.1 / 20_000]

@@ -67,6 +67,16 @@ def test_a_run_is_accounted_for_as_it_was_drawn():
     assert engine.get_epsilon(DELTA) == pytest.approx(theirs.get_epsilon(DELTA), rel=0.012)
 
 
+@pytest.mark.parametrize("stated", [0.05, 0.2])
+def test_of_two_rates_the_larger_one_is_charged(stated):
+    """Opacus states one with its account, and draws by that of the loader that is shown."""
+    engine, model, optimizer, loader = private()
+    engine.accountant.batches_from(loader)
+    optimizer.attach_step_hook(engine.accountant.get_optimizer_hook_fn(stated))
+    train(model, optimizer, loader)
+    assert engine.accountant.history == [(1.0, max(stated, 0.1), 10)]
+
+
 @pytest.mark.slow
 def test_poisson_samplers_draw_no_more_often_than_is_charged():
     """They compare floats of 24 bits with the rate: the largest that is below it, counted."""

@@ -140,7 +140,7 @@ def test_a_delta_that_is_no_probability_is_no_guarantee(delta):
         spent_of(delta=delta)
 
 
-def test_a_plan_and_flower_say_what_is_left_instead_of_ignoring_it():
+def test_a_plan_says_what_is_left_instead_of_ignoring_what_was_spent():
     with pytest.raises(ValueError, match=r"epsilon=6\.0 and delta=9"):
         rq.plan(650, 200, 200, 50, 8.0, privacy=rq.Privacy(spent=spent_of()))
 

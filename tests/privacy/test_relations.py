@@ -257,15 +257,23 @@ def test_the_command_line_prints_the_second_figure_no_smaller_than_it_is(capsys)
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 9.9999995, 3.123456789, 152345.6, 5e-324])
-def test_a_page_prints_the_second_figure_no_smaller_than_it_is(epsilon):
-    run = record(promise(2 * epsilon), rounds=1)
-    beside = replace(promise(epsilon), neighboring="zero_out")
-    summary = replace(run.summary, other_relation=beside)
-    words = Page(render_run(replace(run, summary=summary))).words
-    ends = r"ε ≤ ([0-9][0-9,.e+-]*[0-9])(?: if one client is left out|: its contribution)"
-    printed = re.findall(ends, words.replace("\u00a0", " "))
-    assert len(printed) == 2  # the card and the text
-    for number in printed:
-        assert Decimal(epsilon) <= Decimal(number.replace(",", ""))
+@pytest.mark.parametrize("stated", ["replace_one", "zero_out"])
+def test_a_page_prints_each_figure_for_its_relation_and_no_smaller_than_it_is(epsilon, stated):
+    """The larger one is of replacing: under the other relation's name it would be too small."""
+    figures = {"zero_out": epsilon, "replace_one": 2 * epsilon}
+    claim, other = (replace(promise(figures[each]), neighboring=each) for each in
+                    sorted(figures, key=lambda each: each != stated))  # fmt: skip
+    run = record(claim, rounds=1)
+    summary = replace(run.summary, other_relation=other)
+    words = Page(render_run(replace(run, summary=summary))).words.replace("\u00a0", " ")
+    number, one_client = "ε ≤ ([0-9][0-9,.e+-]*[0-9])", "(?: if one client is "
+    for relation, ends in {
+        "zero_out": f"{one_client}left out|: its contribution)",
+        "replace_one": f"{one_client}replaced|\\. Both hold)",
+    }.items():
+        printed = re.findall(number + ends, words)
+        assert len(printed) == 1 + (relation != stated)
+        for text in printed:
+            assert Decimal(figures[relation]) <= Decimal(text.replace(",", ""))
     assert "Beside the figures of others." in words
-    assert "left out" not in Page(render_run(run)).words
+    assert "Both hold" not in Page(render_run(run)).words

@@ -223,6 +223,8 @@ def test_extremes_stay_proven_and_finite(neighboring, order):
         (rq.ChannelRelease(CHANNEL, 5, 1), {}, "sees who takes part"),
         (rq.ChannelRelease(CHANNEL, 5, 1, "aggregate"), {}, "sees who takes part"),
         (rq.ChannelRelease(CHANNEL, 5, 1), {"scheme": "fixed"}, "sees who takes part"),
+        (rq.ChannelRelease(CHANNEL, 5, 1), {"models": True}, "noise of absent clients"),
+        (rq.ChannelRelease(CHANNEL, 5, 1, "aggregate"), {"models": True}, "noise of absent clie"),
         (rq.ChannelRelease(CHANNEL, 5, 1), {"scheme": "fixed", "hidden": True}, "poisson"),
         (
             dataclasses.replace(GAUSSIAN, neighboring="zero_out"),

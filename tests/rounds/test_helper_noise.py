@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import os
 import shutil
 from dataclasses import replace
 
@@ -15,6 +16,7 @@ import randquant as rq
 from randquant.aggregation import AdditiveMechanism, HelperNoise
 from randquant.channels import Key, wire
 from randquant.flower import AmongClients, Offer, QuantizedStrategy, QuantizeMod, WithHelper
+from randquant.integrations import HEAD
 from randquant.mechanisms import DiscreteGaussian
 from randquant.rounds import ClientLimits, RoundEvent, draw_noise, within
 from randquant.secure_sums import (
@@ -75,6 +77,18 @@ def test_a_round_has_the_noise_of_each_party_and_none_of_the_clients(tmp_path, s
     assert not refusals(grid)
     expected = rq.account([mechanism.release(DIMENSION, 1)], 1e-5)
     assert strategy.accountant.get_epsilon(1e-5) >= expected.epsilon > 0.3
+
+
+@pytest.mark.parametrize("server_noise", [False, True])
+def test_a_sum_has_room_for_the_noise_of_each_party_and_clients_know_of_it(server_noise):
+    mechanism = noisy(server_noise, multiplier=9.0)
+    plan, parties = mechanism.plan(DIMENSION), 1 + server_noise
+    assert plan.deviation**2 >= parties * plan.noise.variance
+    assert plan.deviation * mechanism.deviations <= 2 ** (mechanism.bits - 1) * (1 + 1e-9)
+    # Of a sum of all that it is made for, not of one client, of which nobody relies on more.
+    share = mechanism.expected_error(DIMENSION).deviation(5, 0.0) / CLIP
+    prepared = Offer(mechanism, DIMENSION, scaled=True).preparation
+    assert prepared.noise == pytest.approx(DIMENSION * share**2)
 
 
 def test_clients_add_nothing_to_their_codes():
@@ -383,6 +397,22 @@ def test_the_servers_noise_is_its_own_and_fresh_in_each_round(tmp_path, monkeypa
     variance = mechanism.plan(DIMENSION).noise.variance
     assert all(is_of_variance(each, variance) for each in noises)
     assert is_of_variance(noises[0] - noises[1], 2 * variance)
+
+
+def test_the_servers_noise_does_not_follow_from_the_session_that_all_know(tmp_path, monkeypatch):
+    drawn, sessions, draw, read = [], [], HelperNoise.party_noise, os.urandom
+
+    def noted(self, dimension, key):
+        drawn.append(draw(self, dimension, key))
+        return drawn[-1]
+
+    monkeypatch.setattr(HelperNoise, "party_noise", noted)
+    monkeypatch.setattr(os, "urandom", lambda count: bytes(16) if count == 16 else read(count))
+    for name in "ab":
+        _, grid, _ = trained(noisy(), tmp_path / name)
+        sessions += {each.content[HEAD]["session"] for step, _, each, _ in grid.seen if step}
+    assert sessions == [bytes(16)] * 2
+    assert not np.array_equal(*drawn)
 
 
 def test_without_the_servers_noise_a_silent_helper_leaves_nothing(tmp_path):

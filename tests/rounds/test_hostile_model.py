@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from flower_rounds import NOISY
 
 from randquant.aggregation import AuxiliaryNumbers, Number, VectorMechanism
 from randquant.rounds import ClientLimits, Member, Offer, RoundMessage, protocol
+from randquant.secure_sums import ProtocolError
 
 MODEL = {"weight": np.float32([[1.5e38, 0], [0, 0]]), "bias": np.zeros(2, np.float32)}
 NEIGHBOURS = {"small": [[1.0, 0.0], [1.0, 1.0]], "large": [[5.0, 0.0], [1.0, 1.0]]}
@@ -44,6 +46,20 @@ def test_whether_a_client_answers_does_not_tell_which_data_overflow(world, numbe
     member.charge(agreed.membership, protocol.UPLOAD)
     assert len(answer.payload) == 41
     assert any("zeros are sent instead" in line for line in lines) == overflows
+
+
+@pytest.mark.parametrize("step", [protocol.ADVERTISE, protocol.UPLOAD])
+def test_a_client_that_agreed_to_an_offer_refuses_another_in_the_same_round(step):
+    """In a later step as in the first: what it has agreed to is what it is charged for."""
+    member = Member(1, ClientLimits(99.0), {}, {}, lambda level, line: None)
+    offers = [Offer(VectorMechanism(NOISY, norm, coordinates=4), 6).to_text() for norm in (1, 2)]
+    first, second = (
+        RoundMessage(protocol.ADVERTISE, bytes(16), text, commitment=bytes(32)) for text in offers
+    )
+    member.answer(first)
+    again = replace(second, step=step)
+    with pytest.raises(ProtocolError, match="Expected one offer in a round, got a second"):
+        member.answer(again) if step == protocol.ADVERTISE else member.agree(again, MODEL)
 
 
 @pytest.mark.parametrize("world", NEIGHBOURS)

@@ -294,6 +294,8 @@ def test_one_example_of_an_account_has_both_units():
         accountant.client_guarantee().epsilon, accountant.get_privacy_spent().epsilon,
         other.epsilon,
     ]  # fmt: skip
+    # By this number others derive the example's distance again.
+    assert [terms["examples"] for terms in data["accounts"][0]] == [30]
 
 
 HIDDEN = ["--dimension", "5", "--rounds", "10", "--participation", "poisson", "--of-rounds", "100"]

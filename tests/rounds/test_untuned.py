@@ -89,7 +89,7 @@ def test_every_offer_says_that_updates_are_scaled_and_only_then():
 
 
 def test_a_run_that_was_stopped_goes_on_with_the_same_steps(tmp_path):
-    _, _, whole = trained(rounds=4, made=strategy(folder=tmp_path / "whole"))
+    weights, _, whole = trained(rounds=4, made=strategy(folder=tmp_path / "whole"))
 
     def evaluate(number, arrays):
         if number == 2:
@@ -97,8 +97,9 @@ def test_a_run_that_was_stopped_goes_on_with_the_same_steps(tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         run(strategy(folder=tmp_path / "ended"), grid_moved_by(), rounds=4, evaluate_fn=evaluate)
-    _, _, again = trained(rounds=4, made=strategy(folder=tmp_path / "ended"))
+    ended, _, again = trained(rounds=4, made=strategy(folder=tmp_path / "ended"))
     assert again.run.done + 2 == 4
+    assert np.allclose(ended, weights, atol=0.05 * np.abs(weights).max())
     one, other = whole.run.untuned.record(), again.run.untuned.record()
     assert (one["round"], other["round"]) == (4, 4)
     assert one["size"] == pytest.approx(other["size"], rel=0.03)

@@ -8,7 +8,13 @@ import hashlib
 import pytest
 from helper_sums import helper_in, seeds_in
 
-from randquant.secure_sums import HelperLimits, ProtocolError, write_request
+from randquant.secure_sums import (
+    HelperLimits,
+    HelperRequest,
+    ProtocolError,
+    verify_key_commitment,
+    write_request,
+)
 
 CLIENTS, DIMENSION, COHORT, LEAST = (3, 5, 8, 9), 7, 11, 3
 OFFER = "an offer"
@@ -42,6 +48,18 @@ def test_a_helper_answers_with_one_value_of_a_limit_and_refuses_with_another(nam
         else:
             with pytest.raises(ProtocolError, match=refusal):
                 helper.answer(requests[0])
+
+
+@pytest.mark.parametrize("name", ["coordinates", "masks"])
+def test_a_code_that_is_proven_counts_as_its_bits(name, tmp_path):
+    """Codes up to 4: three bits each."""
+    proven = {"largest": 4, "commitment": verify_key_commitment(bytes(32))}
+    terms, seeds = seeds_in(helper_in(tmp_path), CLIENTS, **TERMS)
+    request = HelperRequest(dataclasses.replace(terms, **proven), seeds, OFFER, bytes(32))
+    most = 3 * DIMENSION * (len(CLIENTS) if name == "masks" else 1)
+    HelperLimits(**{name: most}).check(request)
+    with pytest.raises(ProtocolError, match=f"{most - 1}.* at most, this helper's limit"):
+        HelperLimits(**{name: most - 1}).check(request)
 
 
 def test_what_a_limit_of_epsilon_is_asked_for(tmp_path):

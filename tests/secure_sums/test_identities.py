@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from helper_sums import helper_in
 from sum_rounds import signers
 
-from randquant.secure_sums import check_directory, check_identity
+from randquant.secure_sums import HelperKey, ProtocolError, check_directory, check_identity
 
 P = 2**255 - 19
 D = -121665 * pow(121666, -1, P) % P
@@ -64,6 +64,9 @@ def test_anybody_signs_for_the_point_that_is_neutral():
     with pytest.raises(InvalidSignature):
         honest.verify(neutral + bytes(32), b"whatever")
     check_identity(honest.public_bytes_raw())
+    forged = HelperKey("X25519", os.urandom(32), neutral + bytes(32))
+    with pytest.raises(ProtocolError, match="signed by the helper that this client knows"):
+        forged.check(neutral)
 
 
 @pytest.mark.parametrize("public", [b"", b"a" * 31, b"a" * 33, "ab" * 16, None])

@@ -136,8 +136,11 @@ def test_a_vector_is_of_one_client_once_whole_and_in_time():
     for payload in (damaged, payloads[4][:-1], payloads[4] + b"x", b"", payloads[2]):
         with pytest.raises(ProtocolError, match="Client 4"):
             server.add(4, payload)
+    with pytest.raises(ProtocolError, match="Client 3"):
+        server.add(3, damaged)
     for c in range(4):
         server.add(c, payloads[c])
+    assert set(server.refused) == {4, 5, 77}  # and not 3, whose second message was whole
     for c in (3, 5):
         with pytest.raises(ProtocolError, match=f"a vector of client {c}, but it"):
             server.add(c, payloads[3])

@@ -88,6 +88,22 @@ def test_a_mean_of_zeros_and_ones_is_within_its_interval_for_every_probability(r
     assert spread.min() >= 0.95
 
 
+@pytest.mark.parametrize("at", [0.5, 0.1])
+@pytest.mark.parametrize("records", [2, 5, 30, 200])
+def test_a_quantile_is_within_its_interval_for_every_probability(records, at):
+    """Of values in two neighbouring bins, of which the lower one has a probability."""
+    query, amplitude = rq.Quantiles(0, 8, steps=8, at=[at]), 2**20
+    block, noise = query.block(), SumNoise(1e-9, NORMAL_HALF_WIDTH)
+
+    def interval(k):
+        rows = np.repeat([3, 4], [k, records - k])
+        sums = block.total(rows, amplitude, "l2", rq.Key.from_seed(0))
+        return query.answer(Totals(sums, records, amplitude, "l2", noise))[f"{at:g}"].interval
+
+    quantile = lambda p: 3 + at / p if p >= at else 4 + (at - p) / (1 - p)  # noqa: E731
+    assert coverage(interval, records, quantile).min() >= 0.95
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_a_ratio_has_just_the_solutions(seed):
     rng = np.random.default_rng(seed)

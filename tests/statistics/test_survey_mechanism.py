@@ -17,7 +17,8 @@ from randquant.aggregation import from_record
 from randquant.channels import Key
 from randquant.flower import Offer, QuantizeMod, WithHelper
 from randquant.privacy import run_release
-from randquant.secure_sums import Helper
+from randquant.rounds import ClientLimits
+from randquant.secure_sums import Helper, ProtocolError
 from randquant.statistics import MAX_VECTOR_VALUE, SurveyMechanism, survey
 from randquant.statistics.records import read_columns
 
@@ -27,6 +28,7 @@ ASKED = {
     "stay": rq.Quantiles(0, 30, steps=16),
 }
 WARDS = 4
+SIZE = SurveyMechanism(survey(ASKED, 1.0, 1e-6, "local", 1, 3)).dimension
 
 
 def ward(number, records=500):
@@ -208,6 +210,17 @@ def test_a_server_cannot_move_what_a_vector_is_compared_with(tmp_path):
     half = np.append(np.full(mechanism.terms.dimension, 0.5), mechanism._digest)
     with pytest.raises(ValueError, match="Expected whole numbers"):
         mechanism.encode(half, Key.generate())
+
+
+@pytest.mark.parametrize("place", [0, 1, -1])
+def test_a_server_cannot_hide_such_numbers_in_one_array_of_several(place):
+    offer = Offer(SurveyMechanism(survey(ASKED, 1.0, 1e-6, "local", 1, 3)), SIZE)
+    limits, parts = ClientLimits(1.0), np.array_split(np.zeros(SIZE, np.float32), 3)
+    model = {f"part {k}": part for k, part in enumerate(parts)}
+    assert limits.layout(offer, model).dimension == SIZE
+    parts[place][-1] = 2.0**30
+    with pytest.raises(ProtocolError, match="arrays of zeros to answer a survey"):
+        limits.layout(offer, model)
 
 
 def test_a_survey_whose_vectors_float32_would_round_apart_is_refused() -> None:

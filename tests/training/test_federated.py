@@ -120,6 +120,17 @@ def test_own_model_and_clients_from_import_to_report(clients, test_data, tmp_pat
     assert str(run.guarantee) in repr(run)
 
 
+def test_the_page_counts_numbers_among_the_coordinates_that_a_hostile_client_moves(tmp_path):
+    """16 weights and a number are padded to 32 coordinates."""
+    labels, generator = torch.arange(4) % 2, torch.Generator().manual_seed(0)
+    data = [(torch.randn(4, 7, generator=generator), labels) for _ in range(10)]
+    settings = {**CHEAP, "rounds": 1, "numbers": ["loss:0:5"]}
+    run = train(nn.Linear(7, 2), data, mechanism=noisy(), seed=0, **settings)
+    told = describe_influence(noisy(), 16 + 1, 10)
+    assert told != describe_influence(noisy(), 16, 10)
+    assert f"O{told[1:]}." in rq.report(run, tmp_path / "page.html").read_text()
+
+
 def test_the_target_is_met_for_the_participations_that_really_happened(clients, test_data):
     run = train(a_model(), clients, test=test_data, epsilon=8, seed=0, **CHEAP)
     most = participations(run, Key.from_seed(0))

@@ -5,10 +5,13 @@ import json
 import problems
 import pytest
 from interrupted import SMALL
+from pages import Page
 
 from randquant import cli
+from randquant._internal import round_up
 from randquant.cli import progress
 from randquant.privacy import SIMULATED
+from randquant.reports import render_run
 from randquant.reports import run_pictures as pictures
 
 
@@ -28,10 +31,11 @@ def test_it_is_in_the_line_of_the_guarantee(trained):
     assert (SIMULATED in line) == seeded
     assert progress.result(folder, run)["guarantee"]["simulated"] is seeded
     assert (SIMULATED in str(pictures.facts(run))) == seeded
+    assert (SIMULATED in Page(render_run(run)).words) == seeded
 
 
-def test_it_is_beside_runs_of_a_list(trained, tmp_path, capsys):
-    folder, _, seeded = trained
+def test_it_is_beside_runs_of_a_list_with_each_figure_under_its_relation(trained, tmp_path, capsys):
+    folder, run, seeded = trained
     assert cli.main(["runs", str(folder)]) == 0
     assert (f"run: {SIMULATED}" in capsys.readouterr().out) == seeded
     assert cli.main(["runs", str(folder), "--json"]) == 0
@@ -39,3 +43,8 @@ def test_it_is_beside_runs_of_a_list(trained, tmp_path, capsys):
     output = tmp_path / "both.html"
     assert cli.main(["report", str(folder), str(folder), "--output", str(output)]) == 0
     assert (SIMULATED in output.read_text()) == seeded
+    figures = {each.neighboring: round_up(each.epsilon, 4)
+               for each in (run.summary.guarantee, run.summary.other_relation)}  # fmt: skip
+    words = " ".join(Page(output.read_text()).words.split())
+    assert "ε ≤, replace one ε ≤, zero out" in words
+    assert f" {figures['replace_one']} {figures['zero_out']} " in words

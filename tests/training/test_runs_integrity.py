@@ -204,12 +204,15 @@ def test_the_twin_keeps_the_rounds_it_has_done(tmp_path):
     assert read_finished(folder / "baseline").summary.rounds == 9
 
 
-def test_a_round_that_would_be_another_release_is_refused(tmp_path):
+@pytest.mark.parametrize("changed", [{"train_loss": 0.5}, {"bytes_up": 1}, {"mean": "0" * 64}])
+def test_a_round_that_would_be_another_release_is_refused(changed, tmp_path):
     folder = begin(tmp_path / "run", SMALL, 7)
     store, before = RunStore(folder), RunStore(folder).read()
-    others = [dataclasses.replace(m, train_loss=0.5) for m in before.metrics]
+    others = [dataclasses.replace(m, **changed) for m in before.metrics]
     store.write_sent(before.sent_rounds, others)
-    with pytest.raises(ValueError, match=r"Expected round 5 .* second release"):
+    with pytest.raises(
+        ValueError, match=rf"Expected round 5 .*{next(iter(changed))}.* second release"
+    ):
         problems.train_run(folder)
     with pytest.raises(ValueError, match="Expected 7 rounds or more"):
         store.write_sent(before.sent_rounds, others[:6])

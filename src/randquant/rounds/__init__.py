@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from randquant.rounds.sums import Intake, PlainSum
     from randquant.rounds.target import Target
     from randquant.rounds.untrusted import DamagedFile
+    from randquant.rounds.untuned import UntunedSteps
     from randquant.rounds.with_helper import WithHelper
 
 lazily(__name__)

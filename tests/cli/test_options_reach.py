@@ -1,0 +1,125 @@
+"""Every option of a command that calls a function or two: another value of it, another call."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+
+import numpy as np
+import pytest
+from command_line import refused
+
+from randquant.audit import pipeline
+from randquant.channels import Key
+from randquant.cli.commands import audit, compare, design, helper, statistics
+from randquant.mechanisms import design as designing
+from randquant.planning import compare as comparing
+from randquant.rounds import helper_service
+from randquant.statistics import asking
+
+LEVELS, ORDER = {"values": None, "levels": 4}, {"constraint": "renyi"}
+SUMMED = {"trust": "aggregate"}
+COMMANDS = {  # command: (its file, what it calls, usual options, {option: (more, another value)})
+    "design": (design, designing, "optimal",
+               {"clip": 1, "epsilon": 1, "values": "-3,-0.5,0.5,3"}, {
+        "clip": ({}, 2), "values": ({}, "-4,0,4"), "epsilon": ({}, 2), "levels": (LEVELS, 5),
+        "objective": ({}, "mse"), "constraint": ({}, "l2"), "order": (ORDER | {"order": 2}, 3),
+        "inputs": ({}, 9), "density": ({}, "0,0.5,0.7"), "reach": (LEVELS, 4),
+        "free": (LEVELS, True), "lattice": (LEVELS, True),
+    }),
+    "audit stochastic-rounding": (
+        audit, pipeline, "audit", {"clip": 1, "levels": 2, "margin": 1, "clip_norm": 1}, {
+        "chosen": ({}, 2), "dimension": ({}, 3), "trust": ({}, "aggregate"), "cohort": (SUMMED, 3),
+        "coordinates": ({"dimension": 8}, 2), "neighboring": ({}, "zero_out"), "x": ({}, 0.25),
+        "other": ({}, 0.25), "audit_trials": ({}, 2000), "confidence": ({}, 0.9),
+        "delta": ({}, 1e-3), "seed": ({}, 1),
+    }),
+    "compare": (compare, comparing, "at_equal_epsilon", {"clip": 1, "bits": 2, "epsilon": 1}, {
+        "clip": ({}, 2), "bits": ({}, 3), "epsilon": ({}, 2), "mechanisms": ({}, "rqm"),
+        "objective": ({}, "mse"), "order": ({}, 4),
+    }),
+    "statistics": (statistics, asking, "statistics",
+                   {"data": "a.csv", "queries": "q.toml", "epsilon": 1}, {
+        "data": ({}, "b.csv"), "queries": ({}, "r.toml"), "weights": ({}, "w.toml"),
+        "epsilon": ({}, 2), "delta": ({}, 1e-7),
+        "trust": ({}, "local"), "unit": ({}, "example"), "noise": ({}, "helper"),
+        "by_client": ({}, "ward"), "seed": ({}, 1),
+    }),
+    "helper serve journal": (
+        helper, helper_service, "configured_helper service",
+        {"key": "a", "authority": "a", "certificate": "a", "private_key": "a"}, {
+        "key": ({}, "b"), "listen": ({}, "b:1"), "authority": ({}, "b"), "certificate": ({}, "b"),
+        "private_key": ({}, "b"), "directory": ({}, "b"), "least": ({}, 7), "most_sums": ({}, 8),
+        "epsilon": ({}, 2.5), "delta": ({}, 1e-9), "examples": ({}, 40), "clients": ({}, 50),
+        "coordinates": ({}, 60), "masks": ({}, 70), "least_noise": ({}, 0.5), "workers": ({}, 3),
+        "seconds": ({}, 9.5), "request_bytes": ({}, 4096),
+    }),
+}  # fmt: skip
+MEAN = '[age]\nkind = "mean"\nlow = 0\nhigh = '
+FILES = {
+    "a.csv": "ward,age\nx,30\ny,40\n", "b.csv": "ward,age\nx,30\ny,41\n",
+    "q.toml": f"{MEAN}100\n", "r.toml": f"{MEAN}90\n", "w.toml": f"{MEAN}100\nweight = 2\n",
+}  # fmt: skip
+SET_BY = {"chosen": "margin", "weights": "queries"}
+"""Options that set what has another name: one of a mechanism's, and one of a file's fields."""
+
+ELSEWHERE = {"output", "save", "certificate", "channel", "curves", "action", "path", "host"}
+"""What is done with the result, or of another call."""
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_is_here(name):
+    command, *_, options = COMMANDS[name]
+    known = inspect.signature(command.run).parameters.keys()
+    assert known - (ELSEWHERE - options.keys()) == options.keys() - {"weights"}
+
+
+CASES = [(name, option) for name, each in COMMANDS.items() for option in each[-1]]
+
+
+@pytest.mark.parametrize(("name", "option"), CASES)
+def test_another_value_of_an_option_is_another_call(name, option, tmp_path, monkeypatch, capsys):
+    _, module, called, usual, options = COMMANDS[name]
+    monkeypatch.chdir(tmp_path)
+    for file, text in FILES.items():
+        (tmp_path / file).write_text(text)
+    calls, last = [], called.split()[-1]
+    signatures = {each: inspect.signature(getattr(module, each)) for each in called.split()}
+
+    def call(function, *values, **named):
+        given = signatures[function].bind(*values, **named).arguments
+        calls[-1] |= {(function, name): facts(each) for name, each in given.items()}
+        if function == last:
+            raise ValueError("enough")
+
+    for each in signatures:
+        monkeypatch.setattr(module, each, functools.partial(call, each))
+    more, value = options[option]
+    changed = {SET_BY.get(option, option): value}
+    for settings in (usual | more, usual | more | changed):
+        calls.append({})
+        assert "enough" in refused(capsys, [*name.split(), *words(settings)])
+    one, other = calls
+    assert one != other
+    # Where it has an argument of its name that one changes, whatever else follows from it.
+    for function, signature in signatures.items():
+        if option in signature.parameters:
+            assert one.get((function, option)) != other.get((function, option))
+
+
+def words(settings):
+    return [
+        f"--{name.replace('_', '-')}" + ("" if value is True else f"={value}")
+        for name, value in settings.items() if value is not None
+    ]  # fmt: skip
+
+
+def facts(value):
+    """What a call is given, as data that can be compared."""
+    if isinstance(value, Key):
+        return value.words(1).tolist()
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, dict):
+        return facts([*value.items()])
+    return [facts(each) for each in value] if isinstance(value, list | tuple) else repr(value)
