@@ -143,22 +143,27 @@ class Mixture:
     directions: tuple[tuple[Shifts, Shifts], ...]
 
     @classmethod
-    def for_absence(cls, rate: float, apart: float) -> Mixture:
-        """Return the pairs of a client at `apart` from zero, which is absent under one law."""
-        # A line is looked along from its other end: (0, apart) is (0, -apart).
-        forward, backward = (apart, 0.0), (0.0, -apart)
-        return cls(rate, ((forward, backward), (backward, forward)))
+    def of(cls, rate: float, apart: float, first: float, second: float) -> Mixture:
+        """Return the pairs of a round in which three laws are bounded two by two.
 
-    @classmethod
-    def for_zeros(cls, rate: float, apart: float) -> Mixture:
-        """Return the pairs of a client with zeros under one law; absence is as far from zeros."""
-        forward, backward = (2 * apart, apart), (apart, 0.0)
-        return cls(rate, ((forward, backward), (backward, forward)))
+        Args:
+            rate: probability of taking part.
+            apart: the laws of a client that takes part, in either world, are no easier to tell
+                apart than N(0) and N(apart).
+            first, second: the same between its law in the first, or second, world and absence.
 
-    @classmethod
-    def for_exchange(cls, rate: float, shifts: Shifts) -> Mixture:
-        # The client is present under both laws; one pair serves both orders of the neighbours.
-        return cls(rate, ((shifts, shifts),))
+        Example:
+            >>> ((m, n), _), _ = Mixture.of(0.1, apart=1.0, first=2.0, second=1.0).directions
+            >>> m, round(n, 9)  # absence is beyond the second law
+            (2.0, 1.0)
+        """
+        # theory/sampling.md, Proposition 13; a difference that is rounded down bounds as well.
+        forward, backward = (
+            (away, 0.0 if away == apart else math.nextafter(away - apart, -math.inf))
+            for away in (first, second)
+        )
+        ways = ((forward, backward), (backward, forward))
+        return cls(rate, ways[:1] if forward == backward else ways)
 
     def losses(self, releases: int, delta: float) -> tuple[PrivacyLoss, ...]:
         """Return the loss of one of `releases` rounds, rounded up, for each direction."""
@@ -334,7 +339,7 @@ def compose_pairs(
         about which it was computed.
 
     Example:
-        >>> compose_pairs(Mixture.for_absence(0.01, 1.0), 1000, 1e-5)[0] < 1.9
+        >>> compose_pairs(Mixture.of(0.01, apart=1.0, first=1.0, second=0.0), 1000, 1e-5)[0] < 1.9
         True
     """
     if parts > MAX_TILTED_RELEASES:
@@ -350,7 +355,7 @@ def _with_noise(loss: PrivacyLoss, parts: int, delta: float, plain: float) -> Pr
         return loss
     # theory/sampling.md, Proposition 20: a share rounded up, and noise that is always there.
     share = math.sqrt(plain / parts) * (1 + 8 * UNIT)
-    (noise,) = Mixture.for_exchange(1.0, (share, 0.0)).losses(parts, delta)
+    (noise,) = Mixture.of(1.0, share, share, share).losses(parts, delta)
     return joined(loss, noise, JOINED_CELL_COUNT)
 
 

@@ -505,26 +505,17 @@ class Sampled(ReleaseDefaults):
     @property
     def dominating_pairs(self) -> tuple[Mixture, int] | None:
         """Return the pairs of one round if Gaussian noise dominates the release, and the rounds."""
-        apart, away = gaussian_distance(self.release), gaussian_distance(self.absent)
+        apart, away = gaussian_distance(self.release), gaussian_distance(self._absent())
         if apart is None:
             return None
-        gaussian = self.release.gaussian_multiplier is not None
-        if self.scheme == "fixed" and self.neighboring == "zero_out":
-            if away is None:
-                return None
-            if gaussian and away <= 2 * apart:
-                # theory/sampling.md, Proposition 19: the stand-in is opposite the client.
-                return Mixture.for_zeros(self.rate, apart), self.rounds
-            # theory/sampling.md, Proposition 14: zeros are an update too.
-            return Mixture.for_exchange(self.rate, (away, 0.0)), self.rounds
-        if self.neighboring == "zero_out":
-            # theory/sampling.md, Proposition 13.
-            return Mixture.for_absence(self.rate, apart), self.rounds
-        if gaussian and away is not None and away < apart:
-            # theory/sampling.md, Proposition 13: absence is between the two.
-            return Mixture.for_exchange(self.rate, (away, -away)), self.rounds
-        # theory/sampling.md, Proposition 14: absence is like either, whichever is worse.
-        return Mixture.for_exchange(self.rate, (apart, 0.0)), self.rounds
+        # theory/sampling.md, Proposition 14: how far either law is from absence.
+        if self.neighboring == "replace_one":
+            first = second = min(away or apart, apart)
+        elif self.scheme == "poisson":
+            first, second = apart, 0.0
+        else:
+            first, second = away or 2 * apart, apart
+        return Mixture.of(self.rate, apart, first, second), self.rounds
 
     def _absent(self) -> Release | None:
         # theory/sampling.md, Proposition 9: a client that does not take part counts as zeros, so
