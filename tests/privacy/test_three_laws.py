@@ -68,6 +68,25 @@ def test_any_three_laws_are_within_the_pair_of_two_of_their_distances():
     assert closest > 0.95
 
 
+@pytest.mark.parametrize(("away", "apart"), [(1.0, 2.0), (2.0, 1.0), (0.7, 0.7), (0.5, 0.8)])
+def test_hockey_sticks_of_two_pairs_are_split_to_the_same_bound(away, apart):
+    """The other proof of Proposition 13: no share is below the bound, and the best attains it."""
+
+    def gaussian(c, ratio):
+        z = math.log(ratio) / c
+        return float(ndtr(c / 2 - z) - ratio * ndtr(-c / 2 - z))
+
+    for rate, ratio in itertools.product((0.02, 0.3, 0.9), (1.01, 1.2, 2.5)):
+        weight = (1 - rate) * (ratio - 1) / rate
+        shares = np.linspace(0, 1, 4001)[1:-1]
+        split = [
+            rate * (k * gaussian(away, weight / k) + (1 - k) * gaussian(apart, ratio / (1 - k)))
+            for k in shares
+        ]
+        bound = pair_stick(rate, (away, away - apart), ratio)
+        assert bound * (1 - 1e-9) - 1e-15 <= min(split) <= bound * (1 + 1e-4) + 1e-12
+
+
 def test_the_pair_is_attained_by_gaussian_noise_and_grows_with_both_distances():
     x, step = np.linspace(-12, 14, 40001, retstep=True)
     for away, apart, rate in ((1.0, 2.0, 0.1), (2.0, 1.0, 0.3), (0.0, 0.7, 0.5), (1.5, 1.5, 0.01)):
