@@ -137,13 +137,17 @@ class Mixture:
         directions: pairs for each order of the two laws of a whole run. In each, the pair with
             the largest hockey-stick divergences at epsilon >= 0, and the one whose divergences in
             the other direction are the largest, which decides at epsilon <= 0.
+        lost: probability of an infinite loss besides, for what the pairs do not dominate.
     """
 
     rate: float
     directions: tuple[tuple[Shifts, Shifts], ...]
+    lost: float = 0.0
 
     @classmethod
-    def of(cls, rate: float, apart: float, first: float, second: float) -> Mixture:
+    def of(
+        cls, rate: float, apart: float, first: float, second: float, lost: float = 0.0
+    ) -> Mixture:
         """Return the pairs of a round in which three laws are bounded two by two.
 
         Args:
@@ -151,6 +155,7 @@ class Mixture:
             apart: the laws of a client that takes part, in either world, are no easier to tell
                 apart than N(0) and N(apart).
             first, second: the same between its law in the first, or second, world and absence.
+            lost: of a round, see `Mixture`.
 
         Example:
             >>> ((m, n), _), _ = Mixture.of(0.1, apart=1.0, first=2.0, second=1.0).directions
@@ -163,7 +168,7 @@ class Mixture:
             for away in (first, second)
         )
         ways = ((forward, backward), (backward, forward))
-        return cls(rate, ways[:1] if forward == backward else ways)
+        return cls(rate, ways[:1] if forward == backward else ways, lost)
 
     def losses(self, releases: int, delta: float) -> tuple[PrivacyLoss, ...]:
         """Return the loss of one of `releases` rounds, rounded up, for each direction."""
@@ -179,7 +184,8 @@ class Mixture:
         neither = max(1.0 - float(gained.sum()) - rest - float(pained.sum()), 0.0) + error
         losses = np.concatenate([gains, [0.0], pains])
         masses = np.concatenate([gained, [neither], pained]) * (1 + 8 * UNIT)
-        return PrivacyLoss(losses, masses, min(rest, 1.0))
+        # theory/sampling.md, Proposition 13: what the divergences may be above the pairs' own.
+        return PrivacyLoss(losses, masses, min((rest + self.lost) * (1 + 4 * UNIT), 1.0))
 
 
 def _positive(rate: float, shifts: Shifts, reach: float) -> tuple[np.ndarray, np.ndarray, float]:
