@@ -430,7 +430,8 @@ class HiddenRound:
         elif self.scheme == "poisson":
             first, second = apart, 0.0
         else:
-            first, second = away or 2 * apart, apart
+            assert away is not None
+            first, second = away, apart
         return Mixture.of(self.rate, apart, first, second, lost)
 
 
@@ -544,7 +545,9 @@ class Sampled(ReleaseDefaults):
     @property
     def dominating_pairs(self) -> tuple[DominatingPairs, int] | None:
         """Return one round if Gaussian noise dominates the release, and the rounds."""
-        if gaussian_distance(self.release, 0.0) is None:
+        stand_in = self.scheme == "fixed" and self.neighboring == "zero_out"
+        needed = (self.release, self.absent) if stand_in else (self.release,)
+        if None in [gaussian_distance(each, 0.0) for each in needed]:
             return None
         one = HiddenRound(self.release, self._absent(), self.rate, self.scheme)
         # Of Gaussian noise rounds of different dimensions are alike, and are composed as such.
