@@ -107,11 +107,7 @@ def test_a_plan_has_the_noise_that_its_settings_ask_for(row):
     models = row["trust"] == "model"
     count = value(row, "rounds") if models else participations(row)
     assert exact(row, noise) * 0.999 <= found.epsilon <= target
-    proven = row
-    if models and (row["neighboring"], row["sampling"]) != ("zero_out", "poisson"):
-        # theory/sampling.md, Proposition 14: of integer noise, absence may be like either world.
-        proven = {**row, "neighboring": "replace_one", "sampling": "fixed"}
-    assert target <= exact(proven, noise) * (1.15 if models else 1.03)
+    assert target <= exact(row, noise) * (1.15 if models else 1.03)
     size, share = sent(row)
     wanted = {
         "delta": value(row, "delta"), "neighboring": row["neighboring"], "trust": row["trust"],

@@ -265,6 +265,16 @@ def test_lower_ends_are_below_the_bounds_at_random_settings(scheme):
         (Sampled(gaussian(0.5), 0.01, 1000, absent=gaussian(1.0, "zero_out")), 1.005),
         (Sampled(gaussian(0.5), 0.1, 100, "fixed"), 1.12),
         (Sampled(gaussian(1.0, "zero_out"), 0.1, 100, "fixed", absent=gaussian(0.5)), 1.06),
+        (
+            Sampled(NoiseRelease(Skellam(50.0), 200, 4 * 900, 700, 1), 0.1, 40, hidden=True,
+                absent=NoiseRelease(Skellam(50.0), 200, 900, 700, 1, "zero_out")),
+            1.002,
+        ),
+        (
+            Sampled(NoiseRelease(Skellam(5.0), 200, 900, 700, 1, "zero_out"), 0.1, 40, "fixed",
+                absent=NoiseRelease(Skellam(5.0), 200, 4 * 900, 700, 1), models=True),
+            1.06,
+        ),
         (NoiseRelease(Skellam(50.0), 200, 4 * 900, 700, 20), 1.002),
         (NoiseRelease(DiscreteGaussian(50.0), 200, 4 * 900, 700, 20), 1.002),
         (

@@ -20,12 +20,20 @@ CASES = [(0.001, 1.0), (0.02, 0.25), (0.3, 2.0), (0.97, 0.7), (1.0, 1.3), (0.01,
 """Rates and distances."""
 
 
+def absence(rate, apart):
+    return Mixture.of(rate, apart, apart, 0.0)
+
+
+def zeros(rate, apart):
+    return Mixture.of(rate, apart, 2 * apart, apart)
+
+
 def between(rate, apart):
-    return Mixture.for_exchange(rate, (apart, -apart))
+    return Mixture.of(rate, 2 * apart, apart, apart)
 
 
 def anywhere(rate, apart):
-    return Mixture.for_exchange(rate, (apart, 0.0))
+    return Mixture.of(rate, apart, apart, apart)
 
 
 def density(rate, shift, x):
@@ -66,7 +74,7 @@ def curve(mixture, way, epsilon):
 
 @pytest.mark.slow(after=3)
 @pytest.mark.parametrize(("rate", "apart"), CASES)
-@pytest.mark.parametrize("make", [Mixture.for_absence, Mixture.for_zeros, between, anywhere])
+@pytest.mark.parametrize("make", [absence, zeros, between, anywhere])
 def test_a_round_is_above_the_exact_curve_and_close_to_it(make, rate, apart):
     """Every way, both signs of epsilon: one direction less, or a mass rounded down, fails here."""
     mixture = make(rate, apart)
@@ -119,7 +127,7 @@ def test_no_stand_in_is_worse_than_one_opposite_the_client(seed):
         for client, other in (random_pair, ((apart, 0.0), (-apart, 0.0))):
             worlds = law(rate, other, client), law(rate, other, (0.0, 0.0))
             for (first, second), (shifts, _) in zip(
-                (worlds, worlds[::-1]), Mixture.for_zeros(rate, apart).directions, strict=True
+                (worlds, worlds[::-1]), zeros(rate, apart).directions, strict=True
             ):
                 found = np.maximum(first - ratio * second, 0.0).sum() * 0.075**2 / (2 * math.pi)
                 worst = float(stick(rate, shifts, math.log(ratio)))
@@ -128,7 +136,7 @@ def test_no_stand_in_is_worse_than_one_opposite_the_client(seed):
 
 @pytest.mark.slow(after=1)
 @pytest.mark.parametrize(("make", "theirs"), [
-    (Mixture.for_absence, NeighboringRelation.REPLACE_SPECIAL),
+    (absence, NeighboringRelation.REPLACE_SPECIAL),
     (between, NeighboringRelation.REPLACE_ONE),
 ])  # fmt: skip
 @pytest.mark.parametrize(("rate", "sigma", "rounds"), [
@@ -155,7 +163,7 @@ def test_epsilon_is_between_dp_accountings_bounds_within_three_percent(
 
 
 @pytest.mark.parametrize(("make", "shifts"), [
-    (Mixture.for_absence, lambda c: (c, 0.0)), (between, lambda c: (c, -c)),
+    (absence, lambda c: (c, 0.0)), (between, lambda c: (c, -c)),
 ])  # fmt: skip
 @pytest.mark.parametrize(("rate", "apart", "plain"), [(0.02, 1.0, 0.5), (0.4, 0.6, 0.2)])
 def test_a_round_with_plain_noise_is_within_a_thousandth_of_the_integral(
@@ -202,7 +210,7 @@ def test_plain_releases_and_hidden_cohorts_are_composed_together():
 
 def test_both_directions_of_absence_count():
     """With the client in the second world only, less is lost: the larger epsilon is the bound."""
-    mixture = Mixture.for_absence(0.1, 1.0)
+    mixture = absence(0.1, 1.0)
     for way in mixture.directions:
         one = compose_pairs(Mixture(0.1, (way,)), 100, DELTA)
         assert one <= compose_pairs(mixture, 100, DELTA)
@@ -211,13 +219,13 @@ def test_both_directions_of_absence_count():
 
 @pytest.mark.parametrize("rounds", [2**17 + 1, 2**30, 2**41])
 def test_many_rounds_are_bounded_by_the_normal_law_or_not_at_all(rounds):
-    found, _ = compose_pairs(Mixture.for_absence(0.001, 0.25), rounds, DELTA)
+    found, _ = compose_pairs(absence(0.001, 0.25), rounds, DELTA)
     mean = rounds * 1e-6 * math.expm1(1 / 16) / 2  # of the loss, about
     assert found == math.inf if rounds > 2**40 else mean < found < 3 * mean + 10
 
 
 @pytest.mark.slow(after=1)
-@pytest.mark.parametrize("make", [Mixture.for_absence, Mixture.for_zeros, between, anywhere])
+@pytest.mark.parametrize("make", [absence, zeros, between, anywhere])
 @pytest.mark.parametrize(("rate", "apart"), [(5e-324, 1.0), (1.0, 1e-100), (1 - 2.0**-53, 1e4)])
 def test_extremes_of_rate_and_noise_stay_bounds(make, rate, apart):
     epsilon, _ = compose_pairs(make(rate, apart), 3, DELTA)

@@ -13,7 +13,7 @@ import pytest
 
 import randquant as rq
 from randquant.mechanisms import Skellam
-from randquant.privacy import NoiseRelease, ReleaseDefaults, Sampled, amplified
+from randquant.privacy import Mixture, NoiseRelease, ReleaseDefaults, Sampled, amplified
 from randquant.privacy.accounting.sampling import LARGEST_ORDER, _log_binomial, _log_tilt
 
 SHIFTS = (0, 1, 2, 3, 4, 6, 8, 12)
@@ -420,11 +420,31 @@ def test_a_stand_in_in_a_cohort_of_a_fixed_size_is_not_taken_for_zeros(order):
     assert sampled.renyi(order) == pytest.approx(untold, rel=1e-12, abs=0)
 
 
-def test_absence_is_between_two_updates_for_gaussian_noise_only():
-    """Noise that hides no more than Gaussian noise may be told apart from absence as easily."""
-    noise = NoiseRelease(Skellam(50.0), 20, 4, 4, 1)
-    absent = dataclasses.replace(noise, squared_distance=1, neighboring="zero_out")
-    integer = Sampled(noise, 0.1, 5, hidden=True, absent=absent)
-    assert integer.dominating_pairs == Sampled(noise, 0.1, 5, hidden=True).dominating_pairs
-    gaussian = Sampled(GAUSSIAN, 0.1, 5, hidden=True, absent=CLOSER)
-    assert gaussian.dominating_pairs != Sampled(GAUSSIAN, 0.1, 5, hidden=True).dominating_pairs
+@pytest.mark.parametrize("release", [
+    GAUSSIAN,
+    NoiseRelease(Skellam(50.0), 20, 4 * 900, 4, 1),
+    rq.VectorRelease(rq.stochastic_rounding(clip=0.5, levels=2, margin=4.0), 2.0, 64, 1),
+], ids=lambda release: type(release).__name__)  # fmt: skip
+def test_how_far_absence_is_counts_for_every_kind_of_noise(release):
+    """Proposition 14 and 19: c and a, whatever dominates."""
+    square = {"squared_distance": 900} if isinstance(release, NoiseRelease) else {}
+    if release is GAUSSIAN:
+        square = {"noise_multiplier": 2.0}
+    zeroed = dataclasses.replace(release, neighboring="zero_out", **square)
+    a, c = (math.sqrt(one.squared_mu) for one in (release, zeroed))
+    assert a == pytest.approx(2 * c, rel=1e-4)
+
+    def shifts(*arguments, **options):
+        one, _ = Sampled(*arguments, **options).dominating_pairs
+        mixture = one if isinstance(one, Mixture) else one.pairs(lost=0.0)
+        return mixture.directions[0][0]
+
+    sent = {"hidden": True}
+    assert shifts(release, 0.1, 5, absent=zeroed, **sent) == pytest.approx((c, c - a))
+    assert shifts(zeroed, 0.1, 5, **sent) == pytest.approx((c, 0))
+    models = {"scheme": "fixed", "models": True}
+    assert shifts(release, 0.1, 5, **models) == pytest.approx((a, 0))
+    assert shifts(zeroed, 0.1, 5, absent=release, **models) == pytest.approx((a, a - c), rel=1e-4)
+    # A channel's zeros are known; of other releases nothing is, and absence may be anywhere.
+    known = (c, c - a) if isinstance(release, rq.VectorRelease) else (a, 0)
+    assert shifts(release, 0.1, 5, **sent) == pytest.approx(known)

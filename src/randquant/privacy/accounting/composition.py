@@ -137,28 +137,38 @@ class Mixture:
         directions: pairs for each order of the two laws of a whole run. In each, the pair with
             the largest hockey-stick divergences at epsilon >= 0, and the one whose divergences in
             the other direction are the largest, which decides at epsilon <= 0.
+        lost: probability of an infinite loss besides, for what the pairs do not dominate.
     """
 
     rate: float
     directions: tuple[tuple[Shifts, Shifts], ...]
+    lost: float = 0.0
 
     @classmethod
-    def for_absence(cls, rate: float, apart: float) -> Mixture:
-        """Return the pairs of a client at `apart` from zero, which is absent under one law."""
-        # A line is looked along from its other end: (0, apart) is (0, -apart).
-        forward, backward = (apart, 0.0), (0.0, -apart)
-        return cls(rate, ((forward, backward), (backward, forward)))
+    def of(
+        cls, rate: float, apart: float, first: float, second: float, lost: float = 0.0
+    ) -> Mixture:
+        """Return the pairs of a round in which three laws are bounded two by two.
 
-    @classmethod
-    def for_zeros(cls, rate: float, apart: float) -> Mixture:
-        """Return the pairs of a client with zeros under one law; absence is as far from zeros."""
-        forward, backward = (2 * apart, apart), (apart, 0.0)
-        return cls(rate, ((forward, backward), (backward, forward)))
+        Args:
+            rate: probability of taking part.
+            apart: the laws of a client that takes part, in either world, are no easier to tell
+                apart than N(0) and N(apart).
+            first, second: the same between its law in the first, or second, world and absence.
+            lost: of a round, see `Mixture`.
 
-    @classmethod
-    def for_exchange(cls, rate: float, shifts: Shifts) -> Mixture:
-        # The client is present under both laws; one pair serves both orders of the neighbours.
-        return cls(rate, ((shifts, shifts),))
+        Example:
+            >>> ((m, n), _), _ = Mixture.of(0.1, apart=1.0, first=2.0, second=1.0).directions
+            >>> m, round(n, 9)  # absence is beyond the second law
+            (2.0, 1.0)
+        """
+        # theory/sampling.md, Proposition 13; a difference that is rounded down bounds as well.
+        forward, backward = (
+            (away, 0.0 if away == apart else math.nextafter(away - apart, -math.inf))
+            for away in (first, second)
+        )
+        ways = ((forward, backward), (backward, forward))
+        return cls(rate, ways[:1] if forward == backward else ways, lost)
 
     def losses(self, releases: int, delta: float) -> tuple[PrivacyLoss, ...]:
         """Return the loss of one of `releases` rounds, rounded up, for each direction."""
@@ -174,7 +184,8 @@ class Mixture:
         neither = max(1.0 - float(gained.sum()) - rest - float(pained.sum()), 0.0) + error
         losses = np.concatenate([gains, [0.0], pains])
         masses = np.concatenate([gained, [neither], pained]) * (1 + 8 * UNIT)
-        return PrivacyLoss(losses, masses, min(rest, 1.0))
+        # theory/sampling.md, Proposition 13: what the divergences may be above the pairs' own.
+        return PrivacyLoss(losses, masses, min((rest + self.lost) * (1 + 4 * UNIT), 1.0))
 
 
 def _positive(rate: float, shifts: Shifts, reach: float) -> tuple[np.ndarray, np.ndarray, float]:
@@ -334,7 +345,7 @@ def compose_pairs(
         about which it was computed.
 
     Example:
-        >>> compose_pairs(Mixture.for_absence(0.01, 1.0), 1000, 1e-5)[0] < 1.9
+        >>> compose_pairs(Mixture.of(0.01, apart=1.0, first=1.0, second=0.0), 1000, 1e-5)[0] < 1.9
         True
     """
     if parts > MAX_TILTED_RELEASES:
@@ -350,7 +361,7 @@ def _with_noise(loss: PrivacyLoss, parts: int, delta: float, plain: float) -> Pr
         return loss
     # theory/sampling.md, Proposition 20: a share rounded up, and noise that is always there.
     share = math.sqrt(plain / parts) * (1 + 8 * UNIT)
-    (noise,) = Mixture.for_exchange(1.0, (share, 0.0)).losses(parts, delta)
+    (noise,) = Mixture.of(1.0, share, share, share).losses(parts, delta)
     return joined(loss, noise, JOINED_CELL_COUNT)
 
 

@@ -41,16 +41,19 @@ of 2**-53, so that half as much would do, and costs 1e-9 of a bound."""
 
 
 @functools.lru_cache(maxsize=1024)
-def unit_squared_mu(channel: Channel, clients: int) -> float:
+def unit_squared_mu(channel: Channel, clients: int, spared: float = 0.0) -> float:
     """Bound the squared distance over variance of Gaussian noise that hides a coordinate no better.
 
     Args:
         channel: of every client.
         clients: how many codes are in the sum, at least.
+        spared: tests whose errors, or powers, are not above this are left out; 0, or at least
+            1e-200.
 
     Returns:
         c^2, per squared unit of x: whatever the others' inputs, the sums for x and x' are no easier
-        to tell apart than N(0, 1) and N(c (x - x'), 1), by any set of outcomes, in either order.
+        to tell apart than N(0, 1) and N(c (x - x'), 1), by any set of outcomes, in either order; of
+        tests that are left out, hockey-stick divergences are at most `spared_cost` times `spared`.
         Infinite where the channel has more than two codes, or one that is impossible.
 
     Example:
@@ -66,12 +69,23 @@ def unit_squared_mu(channel: Channel, clients: int) -> float:
     low, high = sorted(int(weight) for weight in one.weights[:, 1])
     mirror = low + high == one.denominator
     ends = low / one.denominator, high / one.denominator
-    longest = _largest_distance(*ends, clients - 1, mirror)
+    longest = _largest_distance(*ends, clients - 1, mirror, spared)
     # theory/vector-sums.md, Proposition 14: the distance of the ends is at least this.
     return (longest / narrowest) ** 2 * ROUND_UP_FACTOR
 
 
-def _largest_distance(low: float, high: float, others: int, mirror: bool) -> float:
+def spared_cost(channel: Channel) -> float:
+    """Return the largest ratio of two inputs' probabilities of a code of two."""
+    bit = linearised(channel)
+    if bit is None:
+        return math.inf
+    weights = bit[0].weights
+    return float((weights.max(axis=0) / weights.min(axis=0)).max()) * ROUND_UP_FACTOR
+
+
+def _largest_distance(
+    low: float, high: float, others: int, mirror: bool, spared: float = 0.0
+) -> float:
     # Between the laws for the two ends of a client's input, in standard deviations of the noise.
     left, right = (Powers(np.array([1 - end, end])) for end in (low, high))
     error = rounding(min(others + 1, MOST_CLIENTS), 2) + 8 * UNIT
@@ -80,7 +94,11 @@ def _largest_distance(low: float, high: float, others: int, mirror: bool) -> flo
         noise = left.law(at_left).convolve(right.law(at_right))
         likely = np.flatnonzero(noise.mass >= MIN_EXACT_PROB)
         first, last = int(likely[0]), int(likely[-1])
-        worst = max(worst, _likely_distance(noise.mass, low, high, error, first, last))
+        law = noise.mass
+        worst = max(worst, _likely_distance(law, low, high, error, first, last, spared))
+        # theory/vector-sums.md, Proposition 22: sums beyond are less likely than what is spared.
+        if spared:
+            continue
         # theory/vector-sums.md, Proposition 17: a sum from above is one of the other bits.
         below = noise.start + first
         above = at_left + at_right - (noise.start + last)
@@ -106,18 +124,25 @@ def _arrangement_groups(others: int, mirror: bool) -> Iterator[tuple[int, int]]:
 
 
 def _likely_distance(
-    noise: np.ndarray, low: float, high: float, error: float, first: int, last: int
+    noise: np.ndarray,
+    low: float,
+    high: float,
+    error: float,
+    first: int,
+    last: int,
+    spared: float = 0.0,
 ) -> float:
     likely, kept = noise[first : last + 1], slice(first, last + 1)
     below = np.append(0.0, np.cumsum(noise)[:-1])[kept]
     above = np.append(np.cumsum(noise[::-1])[-2::-1], 0.0)[kept]
     # theory/vector-sums.md, Proposition 18: sums of positive terms.
     error += (len(noise) + 8) * UNIT
-    least = np.inf
+    least, counts = np.inf, np.True_
     for share in (low, high):
         tail = np.minimum(below + (1 - share) * likely, above + share * likely)
         least = np.minimum(least, _density(tail * (1 - error)))
-    return float((likely / least).max()) * (1 + error)
+        counts = counts & (tail * (1 + error) > spared)
+    return float((likely / least).max(where=counts, initial=0.0)) * (1 + error)
 
 
 def _density(tail: np.ndarray) -> np.ndarray:

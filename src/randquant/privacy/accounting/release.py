@@ -52,6 +52,10 @@ class ReleaseDefaults(Protocol):
     def squared_mu(self) -> float | None:
         return None
 
+    def squared_mu_except(self, spared: float) -> float | None:
+        """Return squared_mu of noise that divergences of all rounds exceed by `spared` at most."""
+        return self.squared_mu
+
     @property
     def round_loss(self) -> RoundLoss | None:
         return None

@@ -16,7 +16,7 @@ from scipy.special import ndtri_exp
 from randquant._internal import validate
 from randquant.channels.channel import Channel
 from randquant.privacy.accounting.gaussian import SPECIAL_ERROR, step_square
-from randquant.privacy.accounting.gaussian_domination import unit_squared_mu
+from randquant.privacy.accounting.gaussian_domination import spared_cost, unit_squared_mu
 from randquant.privacy.accounting.martingale import RoundLoss, sum_round_loss
 from randquant.privacy.accounting.release import (
     Rounds,
@@ -38,6 +38,10 @@ from randquant.privacy.guarantee import NEIGHBORINGS, Neighboring, Trust, Unit, 
 CHECKED_ORDERS = (2.0, 16.0, 128.0, 1024.0)
 """Orders at which kappa is checked before it is computed at a larger one: its cost grows with the
 order, and once another bound is smaller, it stays smaller."""
+
+
+MIN_SPARED = 1e-190
+"""Rarer tests are not left out: sums are known down to 1e-250 only."""
 
 
 class _Codes(Rounds):
@@ -184,8 +188,14 @@ class VectorRelease(_Codes):
     @property
     def squared_mu(self) -> float | None:
         """Multiply all rounds' squared distance by that of a unit step; None for several bits."""
+        return self.squared_mu_except(0.0)
+
+    def squared_mu_except(self, spared: float) -> float | None:
+        # theory/vector-sums.md, Proposition 22; a power of two is asked for again, being kept.
+        share = spared / (spared_cost(self.channel) * max(self.releases, 1))
+        rare = 2.0 ** math.floor(math.log2(share)) if share > MIN_SPARED else 0.0
         # theory/vector-sums.md, Proposition 17; `rounded_up` pays for both products.
-        step = unit_squared_mu(self.channel, self.cohort)
+        step = unit_squared_mu(self.channel, self.cohort, rare)
         square = squared_distance(self.channel, self.sensitivity, self.dimension)
         return None if math.isinf(step) else rounded_up(self.rounds * square * step)
 

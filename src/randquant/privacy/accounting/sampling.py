@@ -13,6 +13,7 @@ import numpy as np
 from randquant._internal import validate
 from randquant.privacy.accounting.accountant import account
 from randquant.privacy.accounting.composition import Mixture
+from randquant.privacy.accounting.privacy_loss import DominatingPairs, PrivacyLoss
 from randquant.privacy.accounting.release import (
     Release,
     ReleaseDefaults,
@@ -315,16 +316,21 @@ def sampling_rate(cohort: int, population: int) -> float:
     return 1.0 if cohort == population else math.nextafter(cohort / population, 1.0)
 
 
-def gaussian_distance(release: Release | None) -> float | None:
+SPARED_DELTA_SHARE = 2.0**-10
+"""Share of delta that pays for tests that hardly ever say anything, where that helps."""
+
+
+def gaussian_distance(release: Release | None, spared: float) -> float | None:
     """Bound the distance of neighbours under Gaussian noise that dominates a release.
 
     Args:
         release: of one round.
+        spared: how much more its hockey-stick divergences may be than that noise's.
 
     Returns:
         A distance in standard deviations, rounded up; None if no such noise is known.
     """
-    square = None if release is None else release.squared_mu
+    square = None if release is None else release.squared_mu_except(spared)
     # theory/rounding.md, Proposition 8.
     return rounded_up(math.sqrt(square)) if square else None
 
@@ -393,6 +399,40 @@ def check_absent(absent: Release | None, release: Release, scheme: Draw) -> None
             f"got {absent.neighboring} under {absent.trust} trust for a {release.neighboring} "
             f"release under {release.trust} trust that is sampled by {scheme}."
         )
+
+
+@dataclass(frozen=True, slots=True)
+class HiddenRound:
+    """The dominating pairs of one round in which a client takes part at random: see `Sampled`."""
+
+    release: Release
+    absent: Release | None
+    rate: float
+    scheme: Draw
+
+    def losses(self, releases: int, delta: float) -> tuple[PrivacyLoss, ...]:
+        """Return the loss of one of `releases` rounds, rounded up, for each direction."""
+        return self.pairs(delta * SPARED_DELTA_SHARE / releases).losses(releases, delta)
+
+    def pairs(self, lost: float) -> Mixture:
+        """Return the pairs of a round, to a probability of an infinite loss in it."""
+        # theory/sampling.md, Proposition 13: rate times what either divergence may be above.
+        spared = lost / self.rate * (1 - 8 * UNIT)
+        known, all_tests = (
+            [gaussian_distance(release, most) for release in (self.release, self.absent)]
+            for most in (spared, 0.0)
+        )
+        (apart, away), lost = known, 0.0 if known == all_tests else lost
+        assert apart is not None
+        # theory/sampling.md, Propositions 14 and 19: how far either law is from absence.
+        if self.release.neighboring == "replace_one":
+            first = second = min(away or apart, apart)
+        elif self.scheme == "poisson":
+            first, second = apart, 0.0
+        else:
+            assert away is not None
+            first, second = away, apart
+        return Mixture.of(self.rate, apart, first, second, lost)
 
 
 # Releases of sampled rounds: each client takes part at random, and nobody sees who does.
@@ -503,28 +543,16 @@ class Sampled(ReleaseDefaults):
         return self.rounds * per_round * (1 + 8 * UNIT)
 
     @property
-    def dominating_pairs(self) -> tuple[Mixture, int] | None:
-        """Return the pairs of one round if Gaussian noise dominates the release, and the rounds."""
-        apart, away = gaussian_distance(self.release), gaussian_distance(self.absent)
-        if apart is None:
+    def dominating_pairs(self) -> tuple[DominatingPairs, int] | None:
+        """Return one round if Gaussian noise dominates the release, and the rounds."""
+        stand_in = self.scheme == "fixed" and self.neighboring == "zero_out"
+        needed = (self.release, self.absent) if stand_in else (self.release,)
+        if None in [gaussian_distance(each, 0.0) for each in needed]:
             return None
+        one = HiddenRound(self.release, self._absent(), self.rate, self.scheme)
+        # Of Gaussian noise rounds of different dimensions are alike, and are composed as such.
         gaussian = self.release.gaussian_multiplier is not None
-        if self.scheme == "fixed" and self.neighboring == "zero_out":
-            if away is None:
-                return None
-            if gaussian and away <= 2 * apart:
-                # theory/sampling.md, Proposition 19: the stand-in is opposite the client.
-                return Mixture.for_zeros(self.rate, apart), self.rounds
-            # theory/sampling.md, Proposition 14: zeros are an update too.
-            return Mixture.for_exchange(self.rate, (away, 0.0)), self.rounds
-        if self.neighboring == "zero_out":
-            # theory/sampling.md, Proposition 13.
-            return Mixture.for_absence(self.rate, apart), self.rounds
-        if gaussian and away is not None and away < apart:
-            # theory/sampling.md, Proposition 13: absence is between the two.
-            return Mixture.for_exchange(self.rate, (away, -away)), self.rounds
-        # theory/sampling.md, Proposition 14: absence is like either, whichever is worse.
-        return Mixture.for_exchange(self.rate, (apart, 0.0)), self.rounds
+        return (one.pairs(0.0) if gaussian else one), self.rounds
 
     def _absent(self) -> Release | None:
         # theory/sampling.md, Proposition 9: a client that does not take part counts as zeros, so
