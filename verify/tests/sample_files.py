@@ -39,6 +39,7 @@ def claim(epsilon, delta=1e-5, unit="client", relation="replace_one", order="inf
 def certificate(releases, claims, trust="aggregate", accounts=None):
     accounts = [releases] if accounts is None else accounts
     cohorts = [r["cohort"] for account in accounts for r in account]
+    cohorts += [r["counts_on"]["cohort"] for a in accounts for r in a if "counts_on" in r]
     return {
         "format": "randquant certificate, version 1",
         "made_by": "a test",
@@ -82,14 +83,18 @@ def skellam(epsilon=7.51168, unit="client"):
     return certificate([sent], [claim(epsilon, unit=unit)])
 
 
-def table(epsilon, law="discrete-laplace", unit="example", **parameter):
+def table(epsilon, law="discrete-laplace", unit="example", parties=None, **parameter):
     blocks = [
         {"encoding": "cells", "amplitude": 900, "cells": 5},
         {"encoding": "tree", "amplitude": 600, "cells": 12},
         {"encoding": "products", "amplitude": 600, "columns": 2},
     ]
     noise = {"law": law, **{k: float(v).hex() for k, v in parameter.items()}}
-    sent = release("table", 1, 5, noise=noise, most=3, blocks=blocks)
+    fields = {"noise": noise, "most": 3, "blocks": blocks}
+    if parties:
+        sent = release("party table", parties=list(parties), **fields)
+    else:
+        sent = release("table", 1, 5, **fields)
     return certificate([sent], [claim(epsilon, 1e-9, unit)])
 
 
@@ -127,9 +132,14 @@ def hidden_bits(epsilon, rounds=3, **terms):
     return certificate([sent], [claim(epsilon)], "model")
 
 
-def spent(epsilon, before=0.5, delta=1e-6, unit="client", relation="replace_one"):
-    """The first worked example after something was spent."""
+def spent(epsilon, before=0.5, delta=1e-6, unit="client", relation="replace_one", **counts_on):
+    """The first worked example after something was spent; the third, if that says on whom."""
     terms = {"unit": unit, "relation": relation}
+    if counts_on:
+        sent = skellam()["accounts"][0]
+        terms["counts_on"] = counts_on
+        sent += [release("spent", epsilon=float(before).hex(), delta=float(delta).hex(), **terms)]
+        return certificate(sent, [claim(epsilon)])
     sent = gaussian()["accounts"][0]
     sent += [release("spent", epsilon=float(before).hex(), delta=float(delta).hex(), **terms)]
     return certificate(sent, [claim(epsilon)], "central")

@@ -518,6 +518,9 @@ def weaker(path, value):
     return []
 
 
+BOTH = ("helper", "server")
+
+
 def test_no_tampered_certificate_is_proven():
     """Each field alone, in the direction that weakens what is stated, with a digest of its own."""
     small = certificates.release(
@@ -537,6 +540,10 @@ def test_no_tampered_certificate_is_proven():
         (certificates.table(6.4111, scale=1500), {"examples", "most", "delta", "cohort"}),
         (certificates.party(4.98335), {"examples"}),
         (certificates.party(0.7999, "example", ("helper",)), set()),
+        (
+            certificates.table(1.63858, "discrete-gaussian", parties=BOTH, variance=1e8),
+            {"examples", "most"},
+        ),
         (certificates.spent(4.904), {"threshold", "dimension", "sent", "examples"}),
     ]
     count = 0
@@ -602,12 +609,52 @@ def test_what_was_spent_counts_for_its_own_unit_and_relation_alone():
     assert not proven(certificates.spent(4.91, delta=1e-5))
 
 
+SPENT = certificates.spent(8.2, cohort=40, parties=["helper"])
+
+
+def test_whom_something_spent_counts_on_is_one_of_the_honest_others():
+    assert SPENT["honest_others"] == 39
+    wrong = [(("honest_others",), 3), (("trust",), "local")]
+    place = ("accounts", 0, 1, "counts_on")
+    wrong += [((*place, "cohort"), value) for value in (41, 39, 0, None)]
+    wrong += [((*place, "parties"), value) for value in (["server"], "helper", None)]
+    for path, value in [*wrong, (place, None), (place, {"cohort": 40})]:
+        with pytest.raises(RefusedError):
+            read_certificate(certificates.sealed(changed(SPENT, path, value)))
+    central = changed(certificates.spent(4.91), place, {"cohort": 1, "parties": ["helper"]})
+    with pytest.raises(RefusedError, match="nobody under central trust"):
+        read_certificate(certificates.sealed(central))
+
+
+def test_noise_of_one_party_in_a_table_is_that_of_one_client():
+    """statistics.md, Proposition 4: whichever party adds it, and whatever the number of clients."""
+    terms = {"unit": "client", "variance": 1e8}
+    for epsilon in (5.3, 5.32, 5.34, 5.36):
+        alone = certificates.table(epsilon, "discrete-gaussian", **terms)
+        alone["accounts"][0][0]["cohort"], alone["honest_others"] = 1, 0
+        for parties in (BOTH, BOTH[:1]):
+            data = certificates.table(epsilon, "discrete-gaussian", parties=parties, **terms)
+            assert proven(data) == proven(alone)
+    data = certificates.table(50, "discrete-gaussian", parties=BOTH, **terms)
+    assert proven(data)
+    for path, value in [(("trust",), "local"), (("trust",), "central"), (("trust",), "model")]:
+        assert not proven(changed(data, path, value))
+    for name, value in [("cohort", 2), ("noise", {"law": "skellam", "variance": (1e8).hex()})]:
+        assert not proven(changed(data, ("accounts", 0, 0, name), value))
+
+
 def test_the_command_says_on_whom_a_figure_counts(tmp_path, capsys):
     path = tmp_path / "c.json"
     for data, sentence in [
         (certificates.party(parties=("helper",)), "the helper adding noise, never seeing a model"),
         (certificates.party(), "the helper and the server adding noise"),
         (certificates.spent(4.91), "epsilon <= 0.5 at delta = 1e-06 spent before"),
+        (certificates.spent(4.91), "whatever what was spent before counts on, which this file"),
+        (SPENT, "39 honest others and on the noise of the helper in what was spent before"),
+        (
+            certificates.table(6.2, "discrete-gaussian", "client", BOTH, variance=1e8),
+            "the helper and the server adding noise",
+        ),
         (certificates.hidden_party(1, rounds=2), "nobody knowing who takes part"),
     ]:
         path.write_bytes(certificates.sealed(data))

@@ -12,7 +12,7 @@ from functools import lru_cache
 from types import SimpleNamespace
 
 from .bits import Steps, TwoRows, delta_of_steps
-from .certificate_file import RefusedError, expect, hidden_of
+from .certificate_file import RefusedError, expect, hidden_of, spent_on
 from .curves import Curve, Losses, composed, mixtures
 from .gaussian import (
     binomial_curvature,
@@ -111,6 +111,12 @@ def record_distance(release: SimpleNamespace, claim: SimpleNamespace, pure: bool
 
 
 # What each kind of release reveals
+
+PARTIES_ADD = (
+    "",
+    "the helper adding noise, never seeing a model or a table, and not colluding with the server",
+    "the helper and the server adding noise, and not colluding with one another",
+)
 
 
 class Account:
@@ -248,13 +254,12 @@ def add_release(account, release: SimpleNamespace, claim: SimpleNamespace, way: 
         account.spent = (account.spent[0] + release.epsilon, account.spent[1] + release.delta)
         spent = f"epsilon <= {float(release.epsilon):g} at delta = {float(release.delta):g}"
         account.counts_on.add(f"{spent} spent before, which this file does not prove")
+        account.counts_on.add(counted_on(spent_on(release)))
         return
     if release.kind in ("integer noise", "party noise"):
         check_bound(release)
-    if release.kind == "party noise":
-        both = "the helper and the server adding noise, and not colluding with one another"
-        one = "the helper adding noise, never seeing a model, and not colluding with the server"
-        account.counts_on.add(both if "server" in release.parties else one)
+    if hasattr(release, "parties"):
+        account.counts_on.add(PARTIES_ADD[len(release.parties)])
     if hasattr(release, "noise"):
         account.drawn += drawn_distance(release)
     if hidden_of(release) and way != "seen":
@@ -265,11 +270,19 @@ def add_release(account, release: SimpleNamespace, claim: SimpleNamespace, way: 
             account.pure += hidden_pure(release)
     elif release.kind == "codes":
         add_codes(account, release, claim)
-    elif release.kind == "table" and release.noise.law == "discrete-laplace":
+    elif hasattr(release, "blocks") and release.noise.law == "discrete-laplace":
         size = record_distance(release, claim, True)
         account.pure += interval(size * release.rounds / release.noise.scale)
     else:
         account.squared_mu += squared_mu(release, claim) * release.rounds
+
+
+def counted_on(whom: SimpleNamespace | None) -> str:
+    """Whose honesty a guarantee that was spent before rests on, as the file states it."""
+    if whom is None:
+        return "whatever what was spent before counts on, which this file does not say"
+    parties = "".join(f" and on the noise of the {party}" for party in whom.parties)
+    return f"{whom.cohort - 1} honest others{parties} in what was spent before"
 
 
 def squared_mu(release: SimpleNamespace, claim: SimpleNamespace) -> Interval:
@@ -281,7 +294,7 @@ def squared_mu(release: SimpleNamespace, claim: SimpleNamespace) -> Interval:
         whole = SimpleNamespace(unit="client", relation="replace_one")
         ratio = distance(release, claim) / (distance(release, whole) * release.noise_multiplier)
         return ratio * ratio
-    if release.kind == "table":
+    if hasattr(release, "blocks"):
         square = record_distance(release, claim, False)
     else:
         square = grid_square(release, claim)
@@ -298,12 +311,12 @@ def squared_mu(release: SimpleNamespace, claim: SimpleNamespace) -> Interval:
 def drawn_distance(release: SimpleNamespace) -> Interval:
     """additive.md, Propositions 4 and 5: how far drawn noise is from the law that is bounded."""
     law, coordinates = release.noise.law, 0
-    for block in release.blocks if release.kind == "table" else ():
+    for block in getattr(release, "blocks", ()):
         p = block.columns if block.encoding == "products" else 0
         cells = {"cells": 1, "tree": 0}.get(block.encoding)
         coordinates += 2 * p + p * (p - 1) // 2 + 1 if p else block.cells + cells
     coordinates = coordinates or release.update.sent
-    drawing = len(release.parties) if release.kind == "party noise" else release.cohort
+    drawing = len(release.parties) if hasattr(release, "parties") else release.cohort
     each = drawing * interval(Fraction(2 if law in ("skellam", "discrete-laplace") else 1, 2**168))
     if law == "binomial":
         each = each + binomial_curvature(release.noise.trials * release.cohort)[1]
@@ -320,7 +333,7 @@ def hidden_pure(release: SimpleNamespace) -> Interval:
 
 
 def hidden_rounds(account: Account, release: SimpleNamespace, claim: SimpleNamespace) -> Curve:
-    """sampling.md, Propositions 13 to 15 and 19: which pairs bound rounds that are drawn secretly.
+    """sampling.md, Propositions 13 to 15 and 19: the pair that bounds a round drawn secretly.
 
     far: the distance of the Gaussian noise that dominates a round under replace_one; near: the
     same under zero_out.
@@ -340,16 +353,13 @@ def hidden_rounds(account: Account, release: SimpleNamespace, claim: SimpleNames
         else:
             square = squared_mu(release, pair)
         distances.append(sqrt(square))
-    far, near = distances
-    zero, rate = interval(0), release.hidden.rate
-    poisson, gaussian = release.hidden.draw == "poisson", release.kind == "gaussian noise"
-    ahead = back = (far, zero)
-    if claim.relation == "zero_out" and poisson:
-        ahead, back = (near, zero), (zero, -near)
-    elif poisson and gaussian:
-        ahead = back = (near, -near)
-    elif claim.relation == "zero_out" and gaussian:
-        ahead, back = (2 * near, near), (near, zero)
+    (far, near), zero, rate = distances, interval(0), release.hidden.rate
+    ahead, back = {
+        ("poisson", "zero_out"): ((near, zero), (zero, -near)),
+        ("poisson", "replace_one"): ((near, near - far),) * 2,
+        ("fixed", "zero_out"): ((far, far - near), (near, zero)),
+        ("fixed", "replace_one"): ((far, zero),) * 2,
+    }[release.hidden.draw, claim.relation]
     first = mixtures(*ahead, rate)
     return Curve(first, first if back is ahead else mixtures(*back, rate), release.rounds)
 
