@@ -90,7 +90,7 @@ def record(**readers: Reader) -> Reader:
         missing = readers.keys() - value.keys() - OPTIONAL | value.keys() - readers.keys()
         expect(not missing, place, f"the fields {sorted(readers)}", sorted(value))
         fields = {k: read(value[k], f"{place}.{k}") for k, read in readers.items() if k in value}
-        return SimpleNamespace(**{**dict.fromkeys(readers), **fields})
+        return SimpleNamespace(**{**dict.fromkeys(OPTIONAL), **fields})
 
     return read
 
@@ -226,29 +226,20 @@ def check_consistency(certificate: SimpleNamespace) -> None:
             expect(right, "examples", "a number, as a claim is for one example", None)
         others = [release for release in account if release.kind != "spent"]
         expect(bool(others or not account), "account", "more than what was spent", "nothing else")
-        alone = len(others) == 1 or not any(hidden_of(release) for release in others)
+        alone = len(others) == 1 or not any(release.hidden for release in others)
         expect(alone, "hidden", "no other release but what was spent", len(others))
     cohorts = [r.cohort for account in certificate.accounts for r in account]
     cohorts += [
-        r.counts_on.cohort for account in certificate.accounts for r in account if spent_on(r)
+        r.counts_on.cohort for account in certificate.accounts for r in account if r.counts_on
     ]
     others = max([1, *cohorts]) - 1
     expect(certificate.honest_others == others, "honest_others", others, certificate.honest_others)
 
 
-def hidden_of(release: SimpleNamespace) -> SimpleNamespace | None:
-    return getattr(release, "hidden", None)
-
-
-def spent_on(release: SimpleNamespace) -> SimpleNamespace | None:
-    """Whom a guarantee that was spent before counts on, where a file says it."""
-    return getattr(release, "counts_on", None)
-
-
 def check_release(release: SimpleNamespace, trust: str) -> None:
-    kind, update, hidden = release.kind, release.update, hidden_of(release)
+    kind, update, hidden = release.kind, release.update, release.hidden
     summed = trust in ("aggregate", "model")
-    if spent_on(release):
+    if release.counts_on:
         alone = release.counts_on.cohort == 1 and not release.counts_on.parties
         expect(summed or alone, "counts_on", f"nobody under {trust} trust", "others")
     summed &= kind not in ("gaussian noise", "party noise", "party table")

@@ -12,7 +12,7 @@ from functools import lru_cache
 from types import SimpleNamespace
 
 from .bits import Steps, TwoRows, delta_of_steps
-from .certificate_file import RefusedError, expect, hidden_of, spent_on
+from .certificate_file import RefusedError, expect
 from .curves import Curve, Losses, composed, mixtures
 from .gaussian import (
     binomial_curvature,
@@ -21,8 +21,8 @@ from .gaussian import (
     skellam_curvature,
     squared_mu_of_a_step,
 )
-from .intervals import Interval, exp, interval, log, sqrt
-from .rows import ManyRows, largest_of_rows
+from .intervals import Interval, exp, interval, largest, log, sqrt
+from .rows import EXACT, Spread, curvature, largest_of_rows, sums_of
 
 FLOAT_32 = Fraction(1, 2**20)  # vector.md, Proposition 16: what 32-bit floats move a mean
 
@@ -123,8 +123,7 @@ class Account:
     """What all releases of one account reveal, as the bounds below take it.
 
     squared_mu: of Gaussian noise that dominates some; pure: the epsilon of others; steps: sums of
-    bits; rows: other codes clipped in norm, with the squared distance of all rounds and the longest
-    of one coordinate, and how many are sent; curves: more, by their hockey-stick divergences;
+    bits; rows: other codes clipped in norm; curves: more, by their hockey-stick divergences;
     drawn: the total variation between what is sent and what is bounded; spent: sums of epsilons and
     deltas; counts_on: sentences; others: accounts of the same releases, bounded in another way.
     """
@@ -134,7 +133,7 @@ class Account:
         self.squared_mu = self.pure = self.drawn = interval(0)
         self.steps: list[Steps] = []
         self.curves: list[Curve] = []
-        self.rows: list[tuple[ManyRows, Interval, Interval, int]] = []
+        self.rows: list[Spread] = []
         self.spent = (Fraction(0), Fraction(0))
         self.counts_on: set[str] = set()
         self.others: list[Account] = []
@@ -158,17 +157,10 @@ class Account:
     def deltas(self, epsilon: Fraction, left: Decimal) -> Iterator[Decimal | Fraction]:
         """Upper bounds of delta, the quicker ones first."""
         near = self.claim.epsilon - self.spent[0] - Fraction(self.pure.high)
-        if self.rows:
-            if not (self.curves or self.steps or self.squared_mu.high):
-                pure = sum((channel.pure * n for channel, _, _, n in self.rows), interval(0))
-                yield Decimal(0 if pure.high <= epsilon else 1)
-            if not self.curves:
-                yield self.delta_by_moments(epsilon)
-            return
         if not self.curves and not self.squared_mu.high:
-            pure = sum((s.pure for s in self.steps), interval(0))
+            pure = sum((release.pure for release in (*self.steps, *self.rows)), interval(0))
             yield Decimal(0 if pure.high <= epsilon else 1)
-        bits = all(len(s.channel.rows[0]) == 2 for s in self.steps)
+        bits = not self.rows and all(len(s.channel.rows[0]) == 2 for s in self.steps)
         like = [s.squared_mu(self.claim.delta) for s in self.steps] if bits else []
         squared_mu = sum((mu for mu, _ in like), self.squared_mu)
         missed = sum((off for _, off in like), Fraction(0))
@@ -184,9 +176,9 @@ class Account:
                 if better > 3 * left or (worse and better - (worse - better) / 8 > left):
                     break
                 worse = better
-        if self.steps and not self.curves:
+        if self.steps and not self.curves and not self.rows:
             yield delta_of_steps(self.steps, self.squared_mu, epsilon, near)
-        if self.steps and not self.curves and all(s.channel.clients <= 64 for s in self.steps):
+        if not self.curves and all(s.channel.clients <= EXACT for s in self.steps):
             yield self.delta_by_moments(epsilon)
 
     @lru_cache  # noqa: B019
@@ -209,13 +201,12 @@ class Account:
         if order == "inf":  # where it would be for Gaussian noise
             energy = self.squared_mu + sum((s.energy for s in self.steps), interval(1) / 10**9)
             order = 1 + math.sqrt(-2 * math.log(self.claim.delta or 1e-300) / float(energy.high))
+        spread = [s.spread for s in self.steps] + self.rows
         near, best = max(2, min(400, math.floor(order))), Decimal(1)
         for order in (near, near + 1):
             total = interval(Fraction(order, 2)) * self.squared_mu
-            for s in self.steps:
-                total = total + s.channel.curvature(order, s.longest) * s.square * s.rounds
-            for channel, square, longest, _ in self.rows:
-                total = total + channel.curvature(order, longest) * square
+            for release in spread:
+                total = total + curvature(release.tables, order, release.longest) * release.square
             exponent = (order - 1) * (total - epsilon + log(1 - Fraction(1, order)))
             if exponent.high < 0:
                 best = min(best, (exp(exponent) / order).high)
@@ -224,7 +215,7 @@ class Account:
 
 def compile_account(releases: list, claim: SimpleNamespace, place: str) -> Account:
     """The account; of hidden rounds also as if they were not, and with their pure epsilon."""
-    hidden = any(hidden_of(release) and release.rounds for release in releases)
+    hidden = any(release.hidden and release.rounds for release in releases)
     account, *account.others = (
         added_up(releases, claim, place, way)
         for way in (("curve", "seen", "pure") if hidden else ("curve",))
@@ -254,7 +245,7 @@ def add_release(account, release: SimpleNamespace, claim: SimpleNamespace, way: 
         account.spent = (account.spent[0] + release.epsilon, account.spent[1] + release.delta)
         spent = f"epsilon <= {float(release.epsilon):g} at delta = {float(release.delta):g}"
         account.counts_on.add(f"{spent} spent before, which this file does not prove")
-        account.counts_on.add(counted_on(spent_on(release)))
+        account.counts_on.add(counted_on(release.counts_on))
         return
     if release.kind in ("integer noise", "party noise"):
         check_bound(release)
@@ -262,7 +253,7 @@ def add_release(account, release: SimpleNamespace, claim: SimpleNamespace, way: 
         account.counts_on.add(PARTIES_ADD[len(release.parties)])
     if hasattr(release, "noise"):
         account.drawn += drawn_distance(release)
-    if hidden_of(release) and way != "seen":
+    if release.hidden and way != "seen":
         account.counts_on.add("nobody knowing who takes part")
         if way == "curve":
             account.curves.append(hidden_rounds(account, release, claim))
@@ -365,11 +356,6 @@ def hidden_rounds(account: Account, release: SimpleNamespace, claim: SimpleNames
 
 
 @lru_cache(64)
-def many_rows(inputs: tuple, rows: tuple) -> ManyRows:
-    return ManyRows(list(inputs), [list(row) for row in rows])
-
-
-@lru_cache(64)
 def two_rows(low: tuple, high: tuple, denominator: int, clients: int) -> TwoRows:
     return TwoRows([list(low), list(high)], denominator, clients)
 
@@ -421,9 +407,10 @@ def add_codes(account: Account, release: SimpleNamespace, claim: SimpleNamespace
     if update.clip == "norm" and several:
         moved = encoded_distance(release, claim)
         longest = min(interval(2 * channel.inputs[-1]), moved, key=lambda length: length.high)
-        channel = many_rows(tuple(channel.inputs), tuple(rows))
-        square, count = moved * moved * release.rounds, update.sent * release.rounds
-        account.rows.append((channel, square, longest, count))
+        clients = min(release.cohort, EXACT if len(rows) < 5 else 1)  # a limit of time
+        tables = sums_of(tuple(channel.inputs), tuple(rows), clients)
+        pure = largest(*(table.pure for table in tables)) * update.sent * release.rounds
+        account.rows.append(Spread(tables, moved * moved * release.rounds, longest, pure))
         return
     if update.clip == "norm" or (release.cohort > 1 and not several):
         account.steps.append(steps_of_codes(release, claim))
