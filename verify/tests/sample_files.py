@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+from fractions import Fraction
 
 
 def norm(threshold=1.0, dimension=100, sent=None, rotate=True):
@@ -29,6 +31,26 @@ def one_bit(clip, level, bits=62):
     rows = [[2**bits - low, low], [low, 2**bits - low]]
     inputs = [float(-clip).hex(), float(clip).hex()]
     return {"inputs": inputs, "weights": rows, "denominator": 2**bits}
+
+
+def many_bits(trials, vertices, clip, lowest, even=Fraction(1, 2**20)):
+    """Binomial codes, whose probability rises evenly from `lowest`; some codes are drawn evenly."""
+    rows = []
+    for k in range(vertices):
+        p = lowest + (1 - 2 * lowest) * Fraction(k, vertices - 1)
+        law = [math.comb(trials, j) * p**j * (1 - p) ** (trials - j) for j in range(trials + 1)]
+        row = [round(2**62 * ((1 - even) * mass + even / (trials + 1))) for mass in law]
+        row[trials // 2] += 2**62 - sum(row)
+        rows.append(row)
+    inputs = [clip * (2 * k / (vertices - 1) - 1) for k in range(vertices)]
+    return {"inputs": [float(x).hex() for x in inputs], "weights": rows, "denominator": 2**62}
+
+
+def site(epsilon, relation="replace_one", examples=230):
+    """A hospital that is seen by itself: codes of 5 bits, one patient of 230, 20 rounds."""
+    channel = many_bits(31, 17, 0.353553, Fraction(249503, 10**6))
+    sent = release("codes", 20, update=norm(1, 82), examples=examples, channel=channel)
+    return certificate([sent], [claim(epsilon, 1e-5, "example", relation, (9.0).hex())], "local")
 
 
 def claim(epsilon, delta=1e-5, unit="client", relation="replace_one", order="inf"):

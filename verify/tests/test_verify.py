@@ -319,6 +319,38 @@ def test_rows_between_inputs_are_bounded_closely():
         rows.Rows(inputs[:2], [[1, 1], [2, 0]])
 
 
+def test_a_site_by_itself_is_proven():
+    """examples/nvflare_hospitals without a helper: randquant claims 1.9992 and 1.1255 there.
+
+    1.88 is less, for no coordinate moves farther than the whole; pairs in reach attain nearly that.
+    """
+    data = certificates.site(1.88)
+    assert proves(data)
+    assert not proves(certificates.site(1.86))
+    assert not proves(certificates.site(1.9, examples=210))
+    assert proves(certificates.site(1.1255, "zero_out"))
+    release = read_certificate(certificates.sealed(data)).accounts[0][0]
+    moved = check.encoded_distance(release, claim("example", "replace_one"))
+    channel = release.channel
+    table = rows.Rows(tuple(channel.inputs), channel.weights)
+    found = float(rows.curvature((table,), 9, moved).high)
+    weights, reach = [[w / 2**62 for w in row] for row in channel.weights], float(moved.high)
+    ends = [float(x) for x in channel.inputs]
+
+    def law(x):
+        k = min(15, int((x - ends[0]) / (ends[1] - ends[0])))
+        t = (x - ends[k]) / (ends[k + 1] - ends[k])
+        return [(1 - t) * a + t * b for a, b in zip(weights[k], weights[k + 1], strict=True)]
+
+    worst = 0.0
+    for k in range(161):
+        x = ends[0] + (ends[-1] - ends[0] - reach) * k / 160
+        for pair in itertools.permutations((law(x), law(x + reach))):
+            moment = sum(a**9 * b**-8 for a, b in zip(*pair, strict=True))
+            worst = max(worst, math.log(moment) / 8 / reach**2)
+    assert worst <= found <= 1.02 * worst
+
+
 def test_sums_of_rows_are_bounded_closely():
     """Three rows, sums of five: against every arrangement of the others, and pairs of inputs."""
     inputs = (Fraction(-1), Fraction(0), Fraction(1))

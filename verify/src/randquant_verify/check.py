@@ -202,7 +202,7 @@ class Account:
             energy = self.squared_mu + sum((s.energy for s in self.steps), interval(1) / 10**9)
             order = 1 + math.sqrt(-2 * math.log(self.claim.delta or 1e-300) / float(energy.high))
         spread = [s.spread for s in self.steps] + self.rows
-        near, best = max(2, min(400, math.floor(order))), Decimal(1)
+        near, best = max(2, min(2000, math.floor(order))), Decimal(1)
         for order in (near, near + 1):
             total = interval(Fraction(order, 2)) * self.squared_mu
             for release in spread:
