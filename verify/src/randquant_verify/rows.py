@@ -77,8 +77,8 @@ class Rows:
     def slopes(self, one: Point, other: Point) -> list[int]:
         """Squared slopes of codes' probabilities between two points, in units of 2^-64."""
         (x, p), (y, q) = self.at(one), self.at(other)
-        scale = (x - y) * self.whole
-        return [math.ceil((a - b) ** 2 / scale**2 * 2**64) for a, b in zip(p, q, strict=True)]
+        top, bottom = (2**64 / ((x - y) * self.whole) ** 2).as_integer_ratio()
+        return [-(-((a - b) ** 2) * top // bottom) for a, b in zip(p, q, strict=True)]
 
     def bounds(self, box: Box, order: int, longest: Interval) -> tuple[Interval, Interval]:
         """vector.md, Proposition 3: of D_order/|x - x'|^2 in a box, and the least that it may mean.
@@ -93,10 +93,11 @@ class Rows:
             return interval(0), interval(0)
         corners = list(itertools.product(*sides))
         ways = [pair for pair in corners if self.at(pair[0])[0] != self.at(pair[1])[0]]
+        slopes = [self.slopes(*way) for way in (ways[:1] if k == j else ways)]
+        bends = [self.bends(*corner, order) for corner in corners]
         sums = [
-            sum(m * c for m, c in zip(self.slopes(*way), self.bends(*corner, order), strict=True))
-            for way in (ways[:1] if k == j else ways)
-            for corner in corners
+            sum(m * c for m, c in zip(way, bend, strict=True))
+            for way, bend in itertools.product(slopes, bends)
         ]
         least, most = (interval(Fraction(s, 1 << POINT + 64)) for s in (min(sums), max(sums)))
         if nearest:
