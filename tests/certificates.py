@@ -99,6 +99,10 @@ def made():
             survey(QUERIES, 1.0, 1e-6, "aggregate", 20, 2000, unit="example", most=300),
             {},
         ),
+        "party-table": (
+            survey(["sex", "height"], 1.0, 1e-6, "aggregate", 40, 40, noise="parties"),
+            {},
+        ),
         "party-noise": (party_noise(), {"dimension": 50, "rounds": 5, "examples": 50}),
         "party-noise-one-party": (party_noise(False), {"dimension": 50, "rounds": 5}),
     }

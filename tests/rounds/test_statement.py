@@ -43,7 +43,7 @@ def figures(text):
 
 def test_the_examples_are_what_is_written_today(made):
     assert made.keys() == EXAMPLES.keys()
-    assert len(made) == 17
+    assert len(made) == 18
     for name, text in made.items():
         epsilons, rest = figures(text)
         expected, stated = figures(EXAMPLES[name])
@@ -106,6 +106,9 @@ def test_the_schema_refuses_other_fields(damage):
     ("party-noise", {"parties": []}), ("party-noise", {"parties": ["server"]}),
     ("party-noise", {"parties": ["server", "helper"]}), ("party-noise", {"cohort": 2}),
     ("party-noise", {"noise": {"law": "skellam", "variance": "0x1.0000000000000p+15"}}),
+    ("party-table", {"parties": ["server"]}), ("party-table", {"cohort": 40}),
+    ("table-laplace", {"parties": ["helper"]}), ("spent", {"counts_on": {"cohort": 40}}),
+    ("spent", {"counts_on": {"cohort": 40, "parties": ["server"]}}),
     ("skellam", {"parties": ["helper"]}), ("spent", {"epsilon": None}), ("spent", {"order": "inf"}),
     ("spent", {"relation": "any"}), ("spent", {"rounds": 2}), ("spent", {"examples": 5}),
     ("hidden-gaussian", {"hidden": None}), ("hidden-skellam", {"hidden": {"draw": "poisson"}}),

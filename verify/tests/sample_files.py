@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+from fractions import Fraction
 
 
 def norm(threshold=1.0, dimension=100, sent=None, rotate=True):
@@ -31,6 +33,26 @@ def one_bit(clip, level, bits=62):
     return {"inputs": inputs, "weights": rows, "denominator": 2**bits}
 
 
+def many_bits(trials, vertices, clip, lowest, even=Fraction(1, 2**20)):
+    """Binomial codes, whose probability rises evenly from `lowest`; some codes are drawn evenly."""
+    rows = []
+    for k in range(vertices):
+        p = lowest + (1 - 2 * lowest) * Fraction(k, vertices - 1)
+        law = [math.comb(trials, j) * p**j * (1 - p) ** (trials - j) for j in range(trials + 1)]
+        row = [round(2**62 * ((1 - even) * mass + even / (trials + 1))) for mass in law]
+        row[trials // 2] += 2**62 - sum(row)
+        rows.append(row)
+    inputs = [clip * (2 * k / (vertices - 1) - 1) for k in range(vertices)]
+    return {"inputs": [float(x).hex() for x in inputs], "weights": rows, "denominator": 2**62}
+
+
+def site(epsilon, relation="replace_one", examples=230):
+    """A hospital that is seen by itself: codes of 5 bits, one patient of 230, 20 rounds."""
+    channel = many_bits(31, 17, 0.353553, Fraction(249503, 10**6))
+    sent = release("codes", 20, update=norm(1, 82), examples=examples, channel=channel)
+    return certificate([sent], [claim(epsilon, 1e-5, "example", relation, (9.0).hex())], "local")
+
+
 def claim(epsilon, delta=1e-5, unit="client", relation="replace_one", order="inf"):
     terms = {"unit": unit, "relation": relation, "order": order}
     return {**terms, "epsilon": float(epsilon).hex(), "delta": float(delta).hex()}
@@ -39,6 +61,7 @@ def claim(epsilon, delta=1e-5, unit="client", relation="replace_one", order="inf
 def certificate(releases, claims, trust="aggregate", accounts=None):
     accounts = [releases] if accounts is None else accounts
     cohorts = [r["cohort"] for account in accounts for r in account]
+    cohorts += [r["counts_on"]["cohort"] for a in accounts for r in a if "counts_on" in r]
     return {
         "format": "randquant certificate, version 1",
         "made_by": "a test",
@@ -82,14 +105,18 @@ def skellam(epsilon=7.51168, unit="client"):
     return certificate([sent], [claim(epsilon, unit=unit)])
 
 
-def table(epsilon, law="discrete-laplace", unit="example", **parameter):
+def table(epsilon, law="discrete-laplace", unit="example", parties=None, **parameter):
     blocks = [
         {"encoding": "cells", "amplitude": 900, "cells": 5},
         {"encoding": "tree", "amplitude": 600, "cells": 12},
         {"encoding": "products", "amplitude": 600, "columns": 2},
     ]
     noise = {"law": law, **{k: float(v).hex() for k, v in parameter.items()}}
-    sent = release("table", 1, 5, noise=noise, most=3, blocks=blocks)
+    fields = {"noise": noise, "most": 3, "blocks": blocks}
+    if parties:
+        sent = release("party table", parties=list(parties), **fields)
+    else:
+        sent = release("table", 1, 5, **fields)
     return certificate([sent], [claim(epsilon, 1e-9, unit)])
 
 
@@ -127,9 +154,14 @@ def hidden_bits(epsilon, rounds=3, **terms):
     return certificate([sent], [claim(epsilon)], "model")
 
 
-def spent(epsilon, before=0.5, delta=1e-6, unit="client", relation="replace_one"):
-    """The first worked example after something was spent."""
+def spent(epsilon, before=0.5, delta=1e-6, unit="client", relation="replace_one", **counts_on):
+    """The first worked example after something was spent; the third, if that says on whom."""
     terms = {"unit": unit, "relation": relation}
+    if counts_on:
+        sent = skellam()["accounts"][0]
+        terms["counts_on"] = counts_on
+        sent += [release("spent", epsilon=float(before).hex(), delta=float(delta).hex(), **terms)]
+        return certificate(sent, [claim(epsilon)])
     sent = gaussian()["accounts"][0]
     sent += [release("spent", epsilon=float(before).hex(), delta=float(delta).hex(), **terms)]
     return certificate(sent, [claim(epsilon)], "central")

@@ -194,13 +194,11 @@ class Survey:
 
     def certified(self, dimension: int = 0) -> dict[str, Any]:
         """Return what `release` is of, as a certificate file states it; names say nothing there."""
-        if self.noise != "clients":
-            raise ValueError(
-                f"Expected a table whose clients add the noise in a certificate, got noise="
-                f"{self.noise!r}: version 1 of its format has no such release."
-            )
         blocks = [(query.block(), self.amplitudes[name]) for name, query in self.queries.items()]
         table = {"kind": "table", "noise": self.law, "most": self.most, "blocks": blocks}
+        if self.noise != "clients":
+            parties = ["helper"] if self.noise == "helper" else ["helper", "server"]
+            table |= {"kind": "party table", "parties": parties}
         return {**table, "update": None, "examples": None}
 
     def vector(self, columns: Columns, key: Key, *, lenient: bool = False) -> np.ndarray:

@@ -17,6 +17,7 @@ from fractions import Fraction
 from functools import lru_cache
 from statistics import NormalDist
 
+from .curves import products
 from .gaussian import delta_of
 from .intervals import (
     DOWN,
@@ -32,6 +33,7 @@ from .intervals import (
     sqrt,
     upper_tail,
 )
+from .rows import Spread, sums_of
 
 SCALE = 224  # probabilities are whole numbers of 2^-SCALE, rounded down
 POINT = 128  # ratios are whole numbers of 2^-POINT
@@ -42,19 +44,9 @@ KEPT = 96  # outcomes less likely than 2^-KEPT are left out, and paid for
 def convolve(a: list[int], b: list[int]) -> list[int]:
     """The law of a sum, from its first entry above 2^-204 to its last; others above become 0.
 
-    Each list is packed into one large integer (Kronecker's substitution), as Python multiplies
-    these fast. To the errors of both laws each entry adds less than 2^-203; all are lowered.
+    To the errors of both laws each entry adds less than 2^-203; all are lowered.
     """
-    width = (2 * SCALE + min(len(a), len(b)).bit_length() + 15) // 8
-
-    def pack(values: list[int]) -> int:
-        return int.from_bytes(b"".join(v.to_bytes(width, "little") for v in values), "little")
-
-    size = (len(a) + len(b) - 1) * width
-    text = (pack(a) * pack(b)).to_bytes(size, "little")
-    entries = (
-        int.from_bytes(text[i : i + width], "little") >> SCALE for i in range(0, size, width)
-    )
+    entries = (entry >> SCALE for entry in products(a, b, 1 << SCALE))
     law = [entry if entry >> 20 else 0 for entry in entries]
     first = next(k for k, entry in enumerate(law) if entry)
     last = next(k for k, entry in enumerate(reversed(law)) if entry)
@@ -244,43 +236,6 @@ class TwoRows:
         moments = self._moments(ENDS, range(6, 7), tilt)
         return largest(*(six for pair in moments for (six,) in pair))
 
-    @lru_cache  # noqa: B019
-    def curvature(self, order: int, longest: Interval) -> Interval:
-        """vector-sums.md, Proposition 3: K of D_order <= K D^2 for displacements D up to `longest`.
-
-        At whole orders S = (M - 1)/((order - 1) D^2) = sum over j of C(order, j) D^(j-2) M_j(p'),
-        over order - 1. It is convex in p and in p' (but for orders between 2 and 3), so in a box
-        of a grid it is at most at a corner, and K is the largest log(1 + (order - 1) D^2 S)/
-        ((order - 1) D^2), which falls with D, at the box's least D.
-        """
-        parts = 64
-        reach = math.floor(longest.high * parts) + 2
-        worst = [0] * (parts + 3)  # of S, by how many grid points apart p and p' are
-        orders = range(2, order + 1)
-        choose = [math.comb(order, j) for j in orders]
-        for arrangement in self.arrangements:
-            for q in range(parts + 1):
-                moments = arrangement.moments(Fraction(q, parts), orders)
-                terms = [c * m for c, m in zip(choose, moments, strict=True)]
-                for p in range(max(0, q - reach), min(parts, q + reach) + 1):
-                    total = 0
-                    for term in reversed(terms):
-                        total = total * (p - q) // parts + term
-                    worst[abs(p - q)] = max(worst[abs(p - q)], total)
-        # M_j is off by a unit and n m (j + 3)(1 + R)^2 R^(j - 1) 2^-94; times C(order, j) d^(j-2),
-        # d the longest way in the grid, that adds up to order^2 (1 + d)^order units, or with d R.
-        d = Fraction(min(parts, reach), parts)
-        size = self.clients * len(self.rows[0]) * (order + 3)
-        errors = self.ratio * power(1 + self.ratio, 2) * power(1 + d * self.ratio, order) / 2**94
-        errors = order**2 * (size * errors + power(interval(1 + d), order) / 2**SCALE)
-        slack = Fraction(errors.high)
-        bounds = []
-        for apart in range(min(parts, reach - 1)):
-            s = Fraction(max(worst[apart : apart + 3]), 1 << SCALE) + slack
-            square = Fraction(apart, parts) ** 2
-            bounds.append(log(1 + s * square) / square if apart else interval(s))
-        return largest(*bounds) / (order - 1)
-
 
 def quantile_density(y: Fraction) -> Interval:
     """The least of the normal density at the quantiles of y and more, up to 1 - y; from below."""
@@ -347,6 +302,13 @@ class Steps:
         one = self.channel.like_gaussian(rare)
         missed = Fraction(4 * count * math.ceil((1 + self.channel.ratio).high), 2**rare)
         return one * one * self.square * self.rounds, missed
+
+    @property
+    def spread(self) -> Spread:
+        """The same, to be bounded by Renyi divergences."""
+        rows = tuple(map(tuple, self.channel.rows))
+        tables = sums_of(ENDS, rows, self.channel.clients)
+        return Spread(tables, self.square * self.rounds, self.longest, self.pure)
 
     @property
     def largest_share(self) -> Interval:

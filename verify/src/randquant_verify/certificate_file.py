@@ -16,6 +16,7 @@ from typing import Any
 
 FORMAT = "randquant certificate, version 1"
 REAL = re.compile(r"-?0x1\.[0-9a-f]{13}p[+-](0|[1-9][0-9]{0,3})")
+OPTIONAL = {"hidden", "counts_on"}
 Reader = Callable[[Any, str], Any]
 
 
@@ -82,14 +83,14 @@ def list_of(read_entry: Reader, least: int = 1, most: int = 4096) -> Reader:
 
 
 def record(**readers: Reader) -> Reader:
-    """An object with these fields and no others; `hidden`, and it alone, may be left out."""
+    """An object with these fields and no others; those of OPTIONAL alone may be left out."""
 
     def read(value: Any, place: str) -> SimpleNamespace:
         expect(type(value) is dict, place, "an object", value)
-        missing = readers.keys() - value.keys() - {"hidden"} | value.keys() - readers.keys()
+        missing = readers.keys() - value.keys() - OPTIONAL | value.keys() - readers.keys()
         expect(not missing, place, f"the fields {sorted(readers)}", sorted(value))
         fields = {k: read(value[k], f"{place}.{k}") for k, read in readers.items() if k in value}
-        return SimpleNamespace(**{**dict.fromkeys(readers), **fields})
+        return SimpleNamespace(**{**dict.fromkeys(OPTIONAL), **fields})
 
     return read
 
@@ -150,14 +151,17 @@ RELEASE.add("integer noise", grid=GRID, noise=NOISE, hidden=HIDDEN)
 PARTIES = one_of(["helper"], ["helper", "server"])
 RELEASE.add("party noise", grid=GRID, noise=NOISE, parties=PARTIES, hidden=HIDDEN)
 RELEASE.add("gaussian noise", noise_multiplier=real(above=True), hidden=HIDDEN)
-RELEASE.add("table", noise=NOISE, most=whole(1, 2**40), blocks=list_of(BLOCK))
+TABLE = {"noise": NOISE, "most": whole(1, 2**40), "blocks": list_of(BLOCK)}
+RELEASE.add("table", **TABLE)
+RELEASE.add("party table", parties=PARTIES, **TABLE)
 GUARANTEE = {
     "unit": one_of("client", "example"),
     "relation": one_of("replace_one", "zero_out"),
     "epsilon": real(0, 10**9),
     "delta": real(0, 1 - Fraction(1, 2**60)),
 }
-RELEASE.add("spent", **GUARANTEE)
+COUNTS_ON = record(cohort=whole(1, 10**6), parties=one_of([], ["helper"], ["helper", "server"]))
+RELEASE.add("spent", counts_on=COUNTS_ON, **GUARANTEE)
 CLAIM = record(
     **GUARANTEE,
     order=lambda value, place: value if value == "inf" else real(1, above=True)(value, place),
@@ -168,7 +172,13 @@ TRUSTS = {
     "party noise": ("aggregate", "model"),
     "gaussian noise": ("central", "local", "model"),
     "table": ("local", "aggregate", "central"),
+    "party table": ("aggregate",),
     "spent": ("local", "aggregate", "central", "model"),
+}
+LAWS = {
+    "integer noise": ("skellam", "binomial", "discrete-gaussian"),
+    "party noise": ("discrete-gaussian",),
+    "party table": ("discrete-gaussian",),
 }
 FILE = record(
     format=one_of(FORMAT),
@@ -216,23 +226,26 @@ def check_consistency(certificate: SimpleNamespace) -> None:
             expect(right, "examples", "a number, as a claim is for one example", None)
         others = [release for release in account if release.kind != "spent"]
         expect(bool(others or not account), "account", "more than what was spent", "nothing else")
-        alone = len(others) == 1 or not any(hidden_of(release) for release in others)
+        alone = len(others) == 1 or not any(release.hidden for release in others)
         expect(alone, "hidden", "no other release but what was spent", len(others))
-    cohorts = [release.cohort for account in certificate.accounts for release in account]
+    cohorts = [r.cohort for account in certificate.accounts for r in account]
+    cohorts += [
+        r.counts_on.cohort for account in certificate.accounts for r in account if r.counts_on
+    ]
     others = max([1, *cohorts]) - 1
     expect(certificate.honest_others == others, "honest_others", others, certificate.honest_others)
 
 
-def hidden_of(release: SimpleNamespace) -> SimpleNamespace | None:
-    return getattr(release, "hidden", None)
-
-
 def check_release(release: SimpleNamespace, trust: str) -> None:
-    kind, update, hidden = release.kind, release.update, hidden_of(release)
-    summed = trust in ("aggregate", "model") and kind not in ("gaussian noise", "party noise")
+    kind, update, hidden = release.kind, release.update, release.hidden
+    summed = trust in ("aggregate", "model")
+    if release.counts_on:
+        alone = release.counts_on.cohort == 1 and not release.counts_on.parties
+        expect(summed or alone, "counts_on", f"nobody under {trust} trust", "others")
+    summed &= kind not in ("gaussian noise", "party noise", "party table")
     expect(release.cohort == 1 or summed, "cohort", f"1 of {kind}, {trust} trust", release.cohort)
     expect(trust in TRUSTS[kind], "trust", f"one of {TRUSTS[kind]} with {kind}", trust)
-    none = kind in ("table", "spent")
+    none = kind in ("table", "party table", "spent")
     expect((update is None) == none, "update", "null of tables and what was spent alone", update)
     if none or hidden:
         expect(release.examples is None, "examples", "null", release.examples)
@@ -242,6 +255,8 @@ def check_release(release: SimpleNamespace, trust: str) -> None:
         expect(kind == "spent" or hidden is not None, "hidden", "a draw under model trust", None)
     if hidden and hidden.draw == "fixed":
         expect(trust in ("central", "model"), "trust", "central or model with fixed cohorts", trust)
+    laws = LAWS.get(kind)
+    expect(not laws or release.noise.law in laws, "law", f"one of {laws}", kind)
     if update is None:
         return
     rotated = update.dimension
@@ -255,10 +270,6 @@ def check_release(release: SimpleNamespace, trust: str) -> None:
         expect(release.examples is None, "examples", "null", release.examples)
     if kind == "codes":
         check_channel(release.channel, update)
-    if kind in ("integer noise", "party noise"):
-        laws = ("skellam", "binomial", "discrete-gaussian")
-        laws = laws if kind == "integer noise" else laws[2:]
-        expect(release.noise.law in laws, "law", f"one of {laws}", release.noise.law)
 
 
 def check_channel(channel: SimpleNamespace, update: SimpleNamespace) -> None:

@@ -12,7 +12,7 @@ from functools import lru_cache
 from types import SimpleNamespace
 
 from .bits import Steps, TwoRows, delta_of_steps
-from .certificate_file import RefusedError, expect, hidden_of
+from .certificate_file import RefusedError, expect
 from .curves import Curve, Losses, composed, mixtures
 from .gaussian import (
     binomial_curvature,
@@ -21,8 +21,8 @@ from .gaussian import (
     skellam_curvature,
     squared_mu_of_a_step,
 )
-from .intervals import Interval, exp, interval, log, sqrt
-from .rows import ManyRows, largest_of_rows
+from .intervals import Interval, exp, interval, largest, log, sqrt
+from .rows import EXACT, Spread, curvature, largest_of_rows, sums_of
 
 FLOAT_32 = Fraction(1, 2**20)  # vector.md, Proposition 16: what 32-bit floats move a mean
 
@@ -112,13 +112,18 @@ def record_distance(release: SimpleNamespace, claim: SimpleNamespace, pure: bool
 
 # What each kind of release reveals
 
+PARTIES_ADD = (
+    "",
+    "the helper adding noise, never seeing a model or a table, and not colluding with the server",
+    "the helper and the server adding noise, and not colluding with one another",
+)
+
 
 class Account:
     """What all releases of one account reveal, as the bounds below take it.
 
     squared_mu: of Gaussian noise that dominates some; pure: the epsilon of others; steps: sums of
-    bits; rows: other codes clipped in norm, with the squared distance of all rounds and the longest
-    of one coordinate, and how many are sent; curves: more, by their hockey-stick divergences;
+    bits; rows: other codes clipped in norm; curves: more, by their hockey-stick divergences;
     drawn: the total variation between what is sent and what is bounded; spent: sums of epsilons and
     deltas; counts_on: sentences; others: accounts of the same releases, bounded in another way.
     """
@@ -128,7 +133,7 @@ class Account:
         self.squared_mu = self.pure = self.drawn = interval(0)
         self.steps: list[Steps] = []
         self.curves: list[Curve] = []
-        self.rows: list[tuple[ManyRows, Interval, Interval, int]] = []
+        self.rows: list[Spread] = []
         self.spent = (Fraction(0), Fraction(0))
         self.counts_on: set[str] = set()
         self.others: list[Account] = []
@@ -152,17 +157,10 @@ class Account:
     def deltas(self, epsilon: Fraction, left: Decimal) -> Iterator[Decimal | Fraction]:
         """Upper bounds of delta, the quicker ones first."""
         near = self.claim.epsilon - self.spent[0] - Fraction(self.pure.high)
-        if self.rows:
-            if not (self.curves or self.steps or self.squared_mu.high):
-                pure = sum((channel.pure * n for channel, _, _, n in self.rows), interval(0))
-                yield Decimal(0 if pure.high <= epsilon else 1)
-            if not self.curves:
-                yield self.delta_by_moments(epsilon)
-            return
         if not self.curves and not self.squared_mu.high:
-            pure = sum((s.pure for s in self.steps), interval(0))
+            pure = sum((release.pure for release in (*self.steps, *self.rows)), interval(0))
             yield Decimal(0 if pure.high <= epsilon else 1)
-        bits = all(len(s.channel.rows[0]) == 2 for s in self.steps)
+        bits = not self.rows and all(len(s.channel.rows[0]) == 2 for s in self.steps)
         like = [s.squared_mu(self.claim.delta) for s in self.steps] if bits else []
         squared_mu = sum((mu for mu, _ in like), self.squared_mu)
         missed = sum((off for _, off in like), Fraction(0))
@@ -178,9 +176,9 @@ class Account:
                 if better > 3 * left or (worse and better - (worse - better) / 8 > left):
                     break
                 worse = better
-        if self.steps and not self.curves:
+        if self.steps and not self.curves and not self.rows:
             yield delta_of_steps(self.steps, self.squared_mu, epsilon, near)
-        if self.steps and not self.curves and all(s.channel.clients <= 64 for s in self.steps):
+        if not self.curves and all(s.channel.clients <= EXACT for s in self.steps):
             yield self.delta_by_moments(epsilon)
 
     @lru_cache  # noqa: B019
@@ -203,13 +201,12 @@ class Account:
         if order == "inf":  # where it would be for Gaussian noise
             energy = self.squared_mu + sum((s.energy for s in self.steps), interval(1) / 10**9)
             order = 1 + math.sqrt(-2 * math.log(self.claim.delta or 1e-300) / float(energy.high))
-        near, best = max(2, min(400, math.floor(order))), Decimal(1)
+        spread = [s.spread for s in self.steps] + self.rows
+        near, best = max(2, min(2000, math.floor(order))), Decimal(1)
         for order in (near, near + 1):
             total = interval(Fraction(order, 2)) * self.squared_mu
-            for s in self.steps:
-                total = total + s.channel.curvature(order, s.longest) * s.square * s.rounds
-            for channel, square, longest, _ in self.rows:
-                total = total + channel.curvature(order, longest) * square
+            for release in spread:
+                total = total + curvature(release.tables, order, release.longest) * release.square
             exponent = (order - 1) * (total - epsilon + log(1 - Fraction(1, order)))
             if exponent.high < 0:
                 best = min(best, (exp(exponent) / order).high)
@@ -218,7 +215,7 @@ class Account:
 
 def compile_account(releases: list, claim: SimpleNamespace, place: str) -> Account:
     """The account; of hidden rounds also as if they were not, and with their pure epsilon."""
-    hidden = any(hidden_of(release) and release.rounds for release in releases)
+    hidden = any(release.hidden and release.rounds for release in releases)
     account, *account.others = (
         added_up(releases, claim, place, way)
         for way in (("curve", "seen", "pure") if hidden else ("curve",))
@@ -248,16 +245,15 @@ def add_release(account, release: SimpleNamespace, claim: SimpleNamespace, way: 
         account.spent = (account.spent[0] + release.epsilon, account.spent[1] + release.delta)
         spent = f"epsilon <= {float(release.epsilon):g} at delta = {float(release.delta):g}"
         account.counts_on.add(f"{spent} spent before, which this file does not prove")
+        account.counts_on.add(counted_on(release.counts_on))
         return
     if release.kind in ("integer noise", "party noise"):
         check_bound(release)
-    if release.kind == "party noise":
-        both = "the helper and the server adding noise, and not colluding with one another"
-        one = "the helper adding noise, never seeing a model, and not colluding with the server"
-        account.counts_on.add(both if "server" in release.parties else one)
+    if hasattr(release, "parties"):
+        account.counts_on.add(PARTIES_ADD[len(release.parties)])
     if hasattr(release, "noise"):
         account.drawn += drawn_distance(release)
-    if hidden_of(release) and way != "seen":
+    if release.hidden and way != "seen":
         account.counts_on.add("nobody knowing who takes part")
         if way == "curve":
             account.curves.append(hidden_rounds(account, release, claim))
@@ -265,11 +261,19 @@ def add_release(account, release: SimpleNamespace, claim: SimpleNamespace, way: 
             account.pure += hidden_pure(release)
     elif release.kind == "codes":
         add_codes(account, release, claim)
-    elif release.kind == "table" and release.noise.law == "discrete-laplace":
+    elif hasattr(release, "blocks") and release.noise.law == "discrete-laplace":
         size = record_distance(release, claim, True)
         account.pure += interval(size * release.rounds / release.noise.scale)
     else:
         account.squared_mu += squared_mu(release, claim) * release.rounds
+
+
+def counted_on(whom: SimpleNamespace | None) -> str:
+    """Whose honesty a guarantee that was spent before rests on, as the file states it."""
+    if whom is None:
+        return "whatever what was spent before counts on, which this file does not say"
+    parties = "".join(f" and on the noise of the {party}" for party in whom.parties)
+    return f"{whom.cohort - 1} honest others{parties} in what was spent before"
 
 
 def squared_mu(release: SimpleNamespace, claim: SimpleNamespace) -> Interval:
@@ -281,7 +285,7 @@ def squared_mu(release: SimpleNamespace, claim: SimpleNamespace) -> Interval:
         whole = SimpleNamespace(unit="client", relation="replace_one")
         ratio = distance(release, claim) / (distance(release, whole) * release.noise_multiplier)
         return ratio * ratio
-    if release.kind == "table":
+    if hasattr(release, "blocks"):
         square = record_distance(release, claim, False)
     else:
         square = grid_square(release, claim)
@@ -298,12 +302,12 @@ def squared_mu(release: SimpleNamespace, claim: SimpleNamespace) -> Interval:
 def drawn_distance(release: SimpleNamespace) -> Interval:
     """additive.md, Propositions 4 and 5: how far drawn noise is from the law that is bounded."""
     law, coordinates = release.noise.law, 0
-    for block in release.blocks if release.kind == "table" else ():
+    for block in getattr(release, "blocks", ()):
         p = block.columns if block.encoding == "products" else 0
         cells = {"cells": 1, "tree": 0}.get(block.encoding)
         coordinates += 2 * p + p * (p - 1) // 2 + 1 if p else block.cells + cells
     coordinates = coordinates or release.update.sent
-    drawing = len(release.parties) if release.kind == "party noise" else release.cohort
+    drawing = len(release.parties) if hasattr(release, "parties") else release.cohort
     each = drawing * interval(Fraction(2 if law in ("skellam", "discrete-laplace") else 1, 2**168))
     if law == "binomial":
         each = each + binomial_curvature(release.noise.trials * release.cohort)[1]
@@ -320,7 +324,7 @@ def hidden_pure(release: SimpleNamespace) -> Interval:
 
 
 def hidden_rounds(account: Account, release: SimpleNamespace, claim: SimpleNamespace) -> Curve:
-    """sampling.md, Propositions 13 to 15 and 19: which pairs bound rounds that are drawn secretly.
+    """sampling.md, Propositions 13 to 15 and 19: the pair that bounds a round drawn secretly.
 
     far: the distance of the Gaussian noise that dominates a round under replace_one; near: the
     same under zero_out.
@@ -340,23 +344,15 @@ def hidden_rounds(account: Account, release: SimpleNamespace, claim: SimpleNames
         else:
             square = squared_mu(release, pair)
         distances.append(sqrt(square))
-    far, near = distances
-    zero, rate = interval(0), release.hidden.rate
-    poisson, gaussian = release.hidden.draw == "poisson", release.kind == "gaussian noise"
-    ahead = back = (far, zero)
-    if claim.relation == "zero_out" and poisson:
-        ahead, back = (near, zero), (zero, -near)
-    elif poisson and gaussian:
-        ahead = back = (near, -near)
-    elif claim.relation == "zero_out" and gaussian:
-        ahead, back = (2 * near, near), (near, zero)
+    (far, near), zero, rate = distances, interval(0), release.hidden.rate
+    ahead, back = {
+        ("poisson", "zero_out"): ((near, zero), (zero, -near)),
+        ("poisson", "replace_one"): ((near, near - far),) * 2,
+        ("fixed", "zero_out"): ((far, far - near), (near, zero)),
+        ("fixed", "replace_one"): ((far, zero),) * 2,
+    }[release.hidden.draw, claim.relation]
     first = mixtures(*ahead, rate)
     return Curve(first, first if back is ahead else mixtures(*back, rate), release.rounds)
-
-
-@lru_cache(64)
-def many_rows(inputs: tuple, rows: tuple) -> ManyRows:
-    return ManyRows(list(inputs), [list(row) for row in rows])
 
 
 @lru_cache(64)
@@ -411,9 +407,10 @@ def add_codes(account: Account, release: SimpleNamespace, claim: SimpleNamespace
     if update.clip == "norm" and several:
         moved = encoded_distance(release, claim)
         longest = min(interval(2 * channel.inputs[-1]), moved, key=lambda length: length.high)
-        channel = many_rows(tuple(channel.inputs), tuple(rows))
-        square, count = moved * moved * release.rounds, update.sent * release.rounds
-        account.rows.append((channel, square, longest, count))
+        clients = min(release.cohort, EXACT if len(rows) < 5 else 1)  # a limit of time
+        tables = sums_of(tuple(channel.inputs), tuple(rows), clients)
+        pure = largest(*(table.pure for table in tables)) * update.sent * release.rounds
+        account.rows.append(Spread(tables, moved * moved * release.rounds, longest, pure))
         return
     if update.clip == "norm" or (release.cohort > 1 and not several):
         account.steps.append(steps_of_codes(release, claim))

@@ -1,17 +1,27 @@
-"""Channels of many rows, one client's code by itself: by coordinates, or clipped in norm."""
+"""Channels by their rows: one client's code, or a sum of codes beside others who are fixed.
+
+By coordinates the largest curve of all pairs of rows counts; clipped in norm, Renyi divergences of
+a whole order by squared distance, on boxes of pairs of inputs that are cut where it matters.
+"""
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import math
 from fractions import Fraction
 from functools import lru_cache
+from typing import NamedTuple
 
-from .curves import Side
-from .intervals import Interval, interval, largest, log, raised
+from .curves import Side, products
+from .intervals import Interval, interval, log, raised
 
-PARTS = 8  # of each cell between neighbouring inputs
+CUTS = 2**20  # of a cell between neighbouring inputs; boxes are cut down to one of them
 POINT = 256  # powers of ratios are whole numbers of 2^-POINT
+MOST_BOXES, MOST_WAYS = 2000, 150
+EXACT = 64  # clients in a sum whose law is computed exactly
+Point = tuple[int, int]  # a cell, and how many of its cuts from the left
+Box = tuple[Point, Point, int]  # where either input begins, and how many cuts it goes on
 
 
 def largest_of_rows(pairs: list[tuple[tuple, tuple]]) -> Side:
@@ -28,30 +38,33 @@ def largest_of_rows(pairs: list[tuple[tuple, tuple]]) -> Side:
     return side
 
 
-class ManyRows:
+class Rows:
     """Rows at inputs, and mixes of neighbouring rows between: whole weights of one sum."""
 
-    def __init__(self, inputs: list[Fraction], weights: list[list[int]]) -> None:
+    def __init__(self, inputs: tuple[Fraction, ...], weights: list[list[int]]) -> None:
         used = [column for column in zip(*weights, strict=True) if any(column)]
         if not all(map(all, used)):
             raise ValueError("a code that one input never sends")
         if len(set(inputs)) < len(inputs):
             raise ValueError("a jump")
-        rows = list(zip(*used, strict=True))
+        self.inputs, self.rows = inputs, list(zip(*used, strict=True))
         #: The pure epsilon of one code (certificates.md, Proposition 1, at order infinity).
         self.pure = log(max(Fraction(max(column), min(column)) for column in used))
-        #: Inputs, PARTS to a cell, and what they send in units of 1/whole.
-        self.whole, self.points = PARTS * sum(rows[0]), [(inputs[0], [PARTS * w for w in rows[0]])]
-        for (x, p), (y, q) in itertools.pairwise(zip(inputs, rows, strict=True)):
-            for k in range(1, PARTS + 1):
-                row = [(PARTS - k) * a + k * b for a, b in zip(p, q, strict=True)]
-                self.points.append((x + (y - x) * k / PARTS, row))
+        self.whole = CUTS * sum(self.rows[0])
 
     @lru_cache  # noqa: B019
-    def bends(self, k: int, j: int, order: int) -> list[int]:
+    def at(self, point: Point) -> tuple[Fraction, list[int]]:
+        """An input and what it sends, in units of 1/whole."""
+        k, cut = point
+        x, y = self.inputs[k : k + 2]
+        row = [(CUTS - cut) * a + cut * b for a, b in zip(*self.rows[k : k + 2], strict=True)]
+        return x + (y - x) * cut / CUTS, row
+
+    @lru_cache(2**14)  # noqa: B019
+    def bends(self, one: Point, other: Point, order: int) -> list[int]:
         """vector.md, Proposition 2: C(p, q) of each code at two points, in units of 2^-POINT."""
         found = []
-        for p, q in zip(self.points[k][1], self.points[j][1], strict=True):
+        for p, q in zip(self.at(one)[1], self.at(other)[1], strict=True):
             if p == q:
                 bend = (order * self.whole << POINT - 1) // q
             else:
@@ -61,36 +74,92 @@ class ManyRows:
             found.append(bend + 1)
         return found
 
-    def slopes(self, k: int, j: int) -> list[Fraction]:
-        """Squared slopes of codes' probabilities between two points."""
-        (x, p), (y, q) = self.points[k], self.points[j]
-        return [((a - b) / (x - y) / self.whole) ** 2 for a, b in zip(p, q, strict=True)]
+    def slopes(self, one: Point, other: Point) -> list[int]:
+        """Squared slopes of codes' probabilities between two points, in units of 2^-64."""
+        (x, p), (y, q) = self.at(one), self.at(other)
+        top, bottom = (2**64 / ((x - y) * self.whole) ** 2).as_integer_ratio()
+        return [-(-((a - b) ** 2) * top // bottom) for a, b in zip(p, q, strict=True)]
 
-    @lru_cache  # noqa: B019
-    def curvature(self, order: int, longest: Interval) -> Interval:
-        """vector.md, Proposition 3: K of D_order <= K |x - x'|^2, at a whole order.
+    def bounds(self, box: Box, order: int, longest: Interval) -> tuple[Interval, Interval]:
+        """vector.md, Proposition 3: of D_order/|x - x'|^2 in a box, and the least that it may mean.
 
-        In a box of inputs S is at most its largest with slopes of one corner and rows of another.
+        S is at most its largest with slopes of one corner and rows of another.
         """
-        worst = interval(0)
-        for k, j in itertools.product(range(len(self.points) - 1), repeat=2):
-            (low, _), (high, _) = self.points[max(k, j)], self.points[min(k, j) + 1]
-            nearest = max(Fraction(0), low - high)
-            if nearest > longest.high:
-                continue
-            corners = list(itertools.product((k, k + 1), (j, j + 1)))
-            ways = [pair for pair in corners if pair[0] != pair[1]]
-            if k // PARTS == j // PARTS:
-                ways = ways[:1]
-            slopes = [[math.ceil(m * 2**64) for m in self.slopes(*pair)] for pair in ways]
-            bends = [self.bends(*pair, order) for pair in corners]
-            most = max(
-                sum(m * c for m, c in zip(way, bend, strict=True))
-                for way, bend in itertools.product(slopes, bends)
-            )
-            bound = s = interval(Fraction(most, 1 << POINT + 64))
-            if nearest and bound.high > worst.high:
-                square = (order - 1) * nearest**2
-                bound = log(1 + s * square) / square
-            worst = largest(worst, bound)
-        return worst
+        (k, i), (j, h), size = box
+        sides = [(k, i), (k, i + size)], [(j, h), (j, h + size)]
+        (a, b), (c, d) = ([self.at(end)[0] for end in side] for side in sides)
+        nearest = max(Fraction(0), a - d, c - b)
+        if nearest > longest.high:
+            return interval(0), interval(0)
+        corners = list(itertools.product(*sides))
+        ways = [pair for pair in corners if self.at(pair[0])[0] != self.at(pair[1])[0]]
+        slopes = [self.slopes(*way) for way in (ways[:1] if k == j else ways)]
+        bends = [self.bends(*corner, order) for corner in corners]
+        sums = [
+            sum(m * c for m, c in zip(way, bend, strict=True))
+            for way, bend in itertools.product(slopes, bends)
+        ]
+        least, most = (interval(Fraction(s, 1 << POINT + 64)) for s in (min(sums), max(sums)))
+        if nearest:
+            square = (order - 1) * nearest**2
+            least, most = (log(1 + s * square) / square for s in (least, most))
+        return least, most
+
+
+class Spread(NamedTuple):
+    """Codes of updates: a squared distance of all rounds, which any coordinates may share.
+
+    No coordinate has more of it than longest^2; pure: the epsilon of all codes, whatever the sum.
+    """
+
+    tables: tuple[Rows, ...]
+    square: Interval
+    longest: Interval
+    pure: Interval
+
+
+@lru_cache(64)
+def curvature(tables: tuple[Rows, ...], order: int, longest: Interval) -> Interval:
+    """K of D_order <= K |x - x'|^2 for all of these: the largest bound of boxes that cover them."""
+    boxes: list = []
+
+    def add(k: int, table: Rows, box: Box) -> None:
+        least, most = table.bounds(box, order, longest)
+        heapq.heappush(boxes, (most.high.copy_negate(), k, box, float(least.low)))
+
+    for k, table in enumerate(tables):
+        for cells in itertools.product(range(len(table.inputs) - 1), repeat=2):
+            add(k, table, ((cells[0], 0), (cells[1], 0), CUTS))
+    for _ in range(MOST_BOXES):
+        negative, k, ((a, i), (b, j), size), least = boxes[0]
+        if least > -0.99 * float(negative) or size == 1:
+            break
+        heapq.heappop(boxes)
+        for x, y in itertools.product((0, size // 2), repeat=2):
+            add(k, tables[k], ((a, i + x), (b, j + y), size // 2))
+    return interval(-boxes[0][0])
+
+
+@lru_cache(64)
+def sums_of(inputs: tuple, rows: tuple[tuple, ...], clients: int) -> tuple[Rows, ...]:
+    """Sums of codes, exactly, one table for each way to have the others at inputs.
+
+    vector-sums.md, Proposition 1. Where there are many ways, the others at all inputs but the last
+    are counted by `block`, and (V - 1)(block - 1) fewer at the last (sums.md, Proposition 2).
+    """
+    others, kinds, block = clients - 1, len(rows) - 1, 1
+    while math.comb(others // block + kinds, kinds) > MOST_WAYS:
+        block += 1
+    most, powers = sum(rows[0]) ** clients, [[[1]] for _ in rows]
+    for row, laws in zip(rows, powers, strict=True):
+        for _ in range(others):
+            laws.append(products(laws[-1], list(row), most))
+    tables = []
+    for counts in itertools.product(range(0, others + 1, block), repeat=kinds):
+        left = others - sum(counts)
+        if left >= 0:
+            law = powers[-1][max(0, left - kinds * (block - 1))]
+            for laws, count in zip(powers, counts, strict=False):
+                law = products(law, laws[count], most)
+            tables.append(Rows(inputs, [products(law, list(row), most) for row in rows]))
+    return tuple(tables)
