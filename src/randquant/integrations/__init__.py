@@ -6,6 +6,7 @@ from randquant._internal.lazy_imports import lazily
 
 if TYPE_CHECKING:
     from randquant.integrations.flower.dp_accountant import GaussianAccountant
+    from randquant.integrations.flower.checks import TooFewNodes
     from randquant.integrations.flower.grids import PollingGrid
     from randquant.integrations.flower.messages import (
         HEAD,
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
         payload_record,
         read_payload,
     )
-    from randquant.integrations.flower.mod import QuantizeMod, TooFewNodes
+    from randquant.integrations.flower.mod import QuantizeMod
     from randquant.integrations.flower.planned import ParameterFree
     from randquant.integrations.flower.strategy import QuantizedStrategy
     from randquant.integrations.nvflare.controller import JobOptions, QuantizeController

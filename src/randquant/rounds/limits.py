@@ -372,6 +372,9 @@ MEMBERSHIP_RECORD = "randquant.sum"
 """Name of the record of a `Membership` in a client's state, which is never sent. It is on clients'
 disks: changing it ends the sums that they are in."""
 
+NEXT_MEMBERSHIP_RECORD = "randquant.next-sum"
+"""Name of the same record of the next round's sum, which is prepared during this round's."""
+
 
 @dataclass(frozen=True)
 class Membership:
@@ -449,8 +452,8 @@ class Membership:
         seed = graphs.proved(self.session, self.commitment, number, self.part, proof)
         return self.offer.mechanism.in_round(seed)
 
-    def remember(self, state: State) -> None:
-        """Store it for the round's next message, replacing any other round's."""
+    def remember(self, state: State, record: str = MEMBERSHIP_RECORD) -> None:
+        """Store it for the round's next message, replacing any other round's under this name."""
         fields: dict[str, Any] = {"session": self.session, "offer": self.text}
         if self.client is not None:
             terms = self.client.terms
@@ -460,23 +463,36 @@ class Membership:
             fields |= {"commitment": self.commitment, "part": self.part}
         # Detects damage, not forgery: anyone who can write this state can compute the checksum.
         fields["checksum"] = _checksum(fields)
-        state[MEMBERSHIP_RECORD] = fields
+        state[record] = fields
 
     @staticmethod
-    def forget(state: State) -> None:
+    def forget(state: State, record: str = MEMBERSHIP_RECORD) -> None:
         # At once, and not at the end of the run: deleted secrets cannot be stolen.
-        state.pop(MEMBERSHIP_RECORD, None)
+        state.pop(record, None)
+
+    @staticmethod
+    def begin_prepared(state: State, session: bytes) -> None:
+        """Make the next round's sum this round's, if the session is its."""
+        if state.get(NEXT_MEMBERSHIP_RECORD, {}).get("session") == session:
+            state[MEMBERSHIP_RECORD] = state.pop(NEXT_MEMBERSHIP_RECORD)
 
     def check_same(self, state: State) -> None:
         """Raise ProtocolError if this client has agreed to another offer in the same round."""
-        agreed = state.get(MEMBERSHIP_RECORD, {})
-        if agreed.get("session") == self.session and agreed["offer"] != self.text:
-            raise ProtocolError("Expected one offer in a round, got a second, different one.")
+        for record in (MEMBERSHIP_RECORD, NEXT_MEMBERSHIP_RECORD):
+            agreed = state.get(record, {})
+            if agreed.get("session") == self.session and agreed["offer"] != self.text:
+                raise ProtocolError("Expected one offer in a round, got a second, different one.")
 
     @classmethod
-    def recall(cls, state: State, session: bytes, files: Mapping[str, Any]) -> Membership:
+    def recall(
+        cls,
+        state: State,
+        session: bytes,
+        files: Mapping[str, Any],
+        record: str = MEMBERSHIP_RECORD,
+    ) -> Membership:
         """Undo `remember`; ProtocolError if this client has no part in that round."""
-        saved = dict(state.get(MEMBERSHIP_RECORD, {}))
+        saved = dict(state.get(record, {}))
         checksum = saved.pop("checksum", None)
         if saved and checksum != _checksum(saved):
             raise DamagedFile(

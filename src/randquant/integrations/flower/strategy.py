@@ -16,7 +16,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from randquant._internal import files
 from randquant._internal.files import make_folder
 from randquant.aggregation.mechanism import UpdateMechanism
-from randquant.integrations.flower import messages, mod, state
+from randquant.integrations.flower import checks, messages, state
 from randquant.integrations.flower.grids import EligibleGrid, PollingGrid
 from randquant.integrations.flower.messages import FlowerRound
 from randquant.integrations.flower.planned import ParameterFree, for_target
@@ -30,6 +30,7 @@ from randquant.rounds.parameter_layout import Arrays, Layout, trained_names
 from randquant.rounds.protocol import UPLOAD
 from randquant.rounds.run import ModelAndMoments, RoundsFailed, ServerRun, scalar_encoder
 from randquant.rounds.store import ServerStore
+from randquant.rounds.sums import RoundSum
 from randquant.rounds.untuned import UntunedSteps
 from randquant.rounds.with_helper import WithHelper
 from randquant.secure_sums.secagg.terms import ProtocolError
@@ -104,10 +105,10 @@ class QuantizedStrategy(Strategy):
         examples: int | None = None,
     ) -> None:
         self.strategy, self.sums = ParameterFree() if strategy is None else strategy, sums
-        mod.check_inner(self.strategy)
+        checks.check_inner(self.strategy)
         # Before its first step: a run that is restored must not keep moments of another run.
         self._initial_memory = state.memory(self.strategy)
-        self.local = mod.check_local(local)
+        self.local = checks.check_local(local)
         scalars = scalar_encoder(mechanism, privacy)
         untuned = None
         if isinstance(self.strategy, ParameterFree):
@@ -131,6 +132,7 @@ class QuantizedStrategy(Strategy):
         self.least = sums.fewest(mechanism)
         self.rounds, self.needed = 3, self.least  # by default; Flower's own default is 3 rounds
         self._round: FlowerRound | None = None
+        self._prepared: RoundSum | None = None  # for the next round, in the messages of the last
         self._last, self._statistics = 0, None
 
     for_target = classmethod(for_target)
@@ -172,8 +174,10 @@ class QuantizedStrategy(Strategy):
                     "Expected each client once in a round and within its epsilon, got a repeated "
                     "client or one above it."
                 )
-            begun = self.sums.begin(offer, sorted(chosen), log)
-            current = FlowerRound(number, arrays, requests, begun, grid, self.sums.step_timeout)
+            begun, following = self._sums(number, offer, chosen, view)
+            current = FlowerRound(
+                number, arrays, requests, begun, grid, self.sums.step_timeout, following
+            )
             current.run_steps(until=UPLOAD)
         except ValueError as error:
             # Nobody was asked to upload, so nobody is charged.
@@ -200,6 +204,7 @@ class QuantizedStrategy(Strategy):
         try:
             current.take(replies)
             current.run_steps()
+            self._prepared = current.next_sum
             step = run.step(round_sum, layout, old, self._last or self.rounds)
             moved = {name: Array(array) for name, array in layout.moved(old, step).items()}
         except ValueError as error:
@@ -239,7 +244,7 @@ class QuantizedStrategy(Strategy):
         return self.strategy.aggregate_evaluate(server_round + self.run.done, replies)
 
     def summary(self) -> None:
-        mod.summarise(self.strategy, self.run, self.least)
+        checks.summarise(self.strategy, self.run, self.least)
 
     def start(
         self,
@@ -282,14 +287,14 @@ class QuantizedStrategy(Strategy):
                 stack.enter_context(files.folder(self.run.store.path.parent))
             arrays = self._restore_or(initial_arrays)
             done, planned = self.run.done, self.rounds if num_rounds is None else num_rounds
-            self._last, self._statistics = planned, statistics
+            self._last, self._statistics, self._prepared = planned, statistics, None
             if planned > done:
                 model = messages.model_arrays(arrays)
                 # On a copy: `statistics` must fail before clients are asked, if it fails.
                 self._settle(self._layout(model), model, ArrayRecord({**arrays}))
                 if self.run.mechanism.trust == "aggregate":
                     self.sums.check(log)
-                mod.check_nodes(grid, self.strategy, self.needed, connect_timeout)
+                checks.check_nodes(grid, self.strategy, self.needed, connect_timeout)
 
             def evaluate(number: int, model: ArrayRecord) -> MetricRecord | None:
                 return evaluate_fn(number + done, model) if evaluate_fn else None
@@ -326,9 +331,31 @@ class QuantizedStrategy(Strategy):
         layout.check_running(self.local.buffers)
         return layout
 
+    def _sums(
+        self, number: int, offer: Offer, chosen: set[int], view: EligibleGrid
+    ) -> tuple[RoundSum, RoundSum | None]:
+        """Return the sum of a round, and that of the next one if it can be prepared meanwhile."""
+        prepared, self._prepared = self._prepared, None
+        clients = sorted(chosen)
+        fits = (
+            prepared is not None
+            and prepared.offer == offer
+            and prepared.step == UPLOAD
+            and sorted(prepared.pending) == clients
+            and len(clients) >= self.least
+        )
+        begun = prepared if fits else self.sums.begin(offer, clients, log)
+        assert begun is not None
+        # Worth it where a sum has steps before the upload, and the next round asks the same
+        # clients, as it does if all that are connected take part.
+        if (fits or begun.step != UPLOAD) and number < self._last:
+            if chosen == set(view.get_node_ids()):
+                return begun, self.sums.begin(offer, clients, log)
+        return begun, None
+
     def _is_over(self, view: EligibleGrid, number: int) -> bool:
         # Only if epsilon is the reason: clients that are not connected may come back.
-        least = mod.fewest(self.strategy, self.least)
+        least = checks.fewest(self.strategy, self.least)
         if not self.stopped and (left := len(list(view.get_node_ids()))) < least and view.hidden:
             self.run.stopped = (
                 f"before round {number}: epsilon of {view.hidden} clients would have exceeded "
