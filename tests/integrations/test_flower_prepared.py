@@ -134,8 +134,10 @@ def prepared_client():
     def keeping(messages, *, timeout=None):
         sent = list(messages)
         # Round 3 begins with its upload.
-        if sent and sum(step == "upload" and node == 1 for step, node, *_ in grid.seen) == 2 and (
-            sent[0].content[HEAD]["step"] == "upload"
+        if (
+            sent
+            and sum(step == "upload" and node == 1 for step, node, *_ in grid.seen) == 2
+            and (sent[0].content[HEAD]["step"] == "upload")
         ):
             kept.extend(over_the_wire(message) for message in sent)
             return []

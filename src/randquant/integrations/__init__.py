@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 from randquant._internal.lazy_imports import lazily
 
 if TYPE_CHECKING:
-    from randquant.integrations.flower.dp_accountant import GaussianAccountant
     from randquant.integrations.flower.checks import TooFewNodes
+    from randquant.integrations.flower.dp_accountant import GaussianAccountant
     from randquant.integrations.flower.grids import PollingGrid
     from randquant.integrations.flower.messages import (
         HEAD,

@@ -72,7 +72,7 @@ class QuantizeMod(ClientLimits):
         except Exception as error:  # any error that a malicious message causes
             # The reason goes to the server and has no data in it; the cause stays in this log.
             reason, why = refusal_reason(error)
-            log(WARNING, refusal_line(reason, why))
+            log_once(WARNING, refusal_line(reason, why))
             return messages.refusal(message, reason)
         content = {**messages.records(answer), **_prepared(member, received)}
         return Message(RecordDict(content), reply_to=message)
@@ -95,7 +95,7 @@ def _prepared(member: Member, received: RecordDict) -> messages.Records:
             return messages.next_records(member.prepare(messages.read_next(received)))
         return {}
     except Exception as error:  # as above; the answer of this round is sent all the same
-        log(WARNING, refusal_line(*refusal_reason(error)))
+        log_once(WARNING, refusal_line(*refusal_reason(error)))
         return {}
 
 

@@ -134,6 +134,7 @@ class QuantizedStrategy(Strategy):
         self._round: FlowerRound | None = None
         self._prepared: RoundSum | None = None  # for the next round, in the messages of the last
         self._last, self._statistics = 0, None
+        self._logged: set[str] = set()
 
     for_target = classmethod(for_target)
 
@@ -344,14 +345,20 @@ class QuantizedStrategy(Strategy):
             and sorted(prepared.pending) == clients
             and len(clients) >= self.least
         )
-        begun = prepared if fits else self.sums.begin(offer, clients, log)
+        begun = prepared if fits else self.sums.begin(offer, clients, self._log)
         assert begun is not None
         # Worth it where a sum has steps before the upload, and the next round asks the same
         # clients, as it does if all that are connected take part.
-        if (fits or begun.step != UPLOAD) and number < self._last:
-            if chosen == set(view.get_node_ids()):
-                return begun, self.sums.begin(offer, clients, log)
+        has_steps_before = fits or begun.step != UPLOAD
+        if has_steps_before and number < self._last and chosen == set(view.get_node_ids()):
+            return begun, self.sums.begin(offer, clients, self._log)
         return begun, None
+
+    def _log(self, level: int, line: str) -> None:
+        # What a sum says of its settings is the same in each round; warnings are of one round.
+        if level > INFO or line not in self._logged:
+            self._logged.add(line)
+            log(level, line)
 
     def _is_over(self, view: EligibleGrid, number: int) -> bool:
         # Only if epsilon is the reason: clients that are not connected may come back.
