@@ -27,7 +27,7 @@ from randquant.integrations.flower.messages import NEXT_HEAD, NEXT_INBOX, PAYLOA
 from randquant.rounds import (
     ACCOUNT_RECORD,
     MEMBERSHIP_RECORD,
-    NEXT_MEMBERSHIP_RECORD,
+    NEXT_RECORD,
     SecureSum,
 )
 
@@ -143,7 +143,7 @@ def soak(rounds: int, seed: int, folder: Path) -> Counter[str]:
                     assert len(survivors[-1]) >= COHORT
                 for node in CLIENTS:
                     context = grid.contexts[node]
-                    kept = {MEMBERSHIP_RECORD, NEXT_MEMBERSHIP_RECORD, ACCOUNT_RECORD}
+                    kept = {MEMBERSHIP_RECORD, NEXT_RECORD, ACCOUNT_RECORD}
                     assert set(context.state) <= kept
                     counted = answers_of(context)
                     assert uploaded[node] <= counted <= strategy.accountant.answers(node)

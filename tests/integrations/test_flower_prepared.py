@@ -25,7 +25,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 
 from randquant.integrations import HEAD
 from randquant.integrations.flower.messages import NEXT_HEAD, NEXT_INBOX
-from randquant.rounds import MEMBERSHIP_RECORD, NEXT_MEMBERSHIP_RECORD, AmongClients, Offer
+from randquant.rounds import MEMBERSHIP_RECORD, NEXT_RECORD, AmongClients, Offer
 
 ALL, FEWER = range(1, 6), [1, 3, 4, 5]
 
@@ -52,7 +52,7 @@ def test_rounds_after_the_first_take_three_messages_and_have_the_same_sums():
     sessions = Counter(bytes(m.content[HEAD]["session"]) for _, n, m, _ in grid.seen if n == 1)
     assert sorted(sessions.values()) == [3, 3, 5]
     for context in grid.contexts.values():
-        assert not {MEMBERSHIP_RECORD, NEXT_MEMBERSHIP_RECORD} & set(context.state)
+        assert not {MEMBERSHIP_RECORD, NEXT_RECORD} & set(context.state)
 
 
 def losing(node, step, goes=True):
@@ -168,7 +168,7 @@ def test_a_sum_that_begins_afresh_ends_one_that_was_prepared():
     first = next(m.content[HEAD] for step, n, m, _ in grid.seen if (step, n) == ("advertise", 1))
     terms = {name: first[name] for name in ("offer", "terms")}
     assert not ask(grid, 1, "advertise", b"fresh", **terms).has_error()
-    assert NEXT_MEMBERSHIP_RECORD not in grid.contexts[1].state
+    assert NEXT_RECORD not in grid.contexts[1].state
     assert "the sum that this client is in" in upload(grid, request).error.reason
     assert answers_of(grid.contexts[1]) == 2
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -372,7 +373,7 @@ MEMBERSHIP_RECORD = "randquant.sum"
 """Name of the record of a `Membership` in a client's state, which is never sent. It is on clients'
 disks: changing it ends the sums that they are in."""
 
-NEXT_MEMBERSHIP_RECORD = "randquant.next-sum"
+NEXT_RECORD = "randquant.next-sum"
 """Name of the same record of the next round's sum, which is prepared during this round's."""
 
 
@@ -452,8 +453,8 @@ class Membership:
         seed = graphs.proved(self.session, self.commitment, number, self.part, proof)
         return self.offer.mechanism.in_round(seed)
 
-    def remember(self, state: State, record: str = MEMBERSHIP_RECORD) -> None:
-        """Store it for the round's next message, replacing any other round's under this name."""
+    def remember(self, state: State) -> None:
+        """Store it for the round's next message, replacing any other round's."""
         fields: dict[str, Any] = {"session": self.session, "offer": self.text}
         if self.client is not None:
             terms = self.client.terms
@@ -463,36 +464,25 @@ class Membership:
             fields |= {"commitment": self.commitment, "part": self.part}
         # Detects damage, not forgery: anyone who can write this state can compute the checksum.
         fields["checksum"] = _checksum(fields)
-        state[record] = fields
+        state[MEMBERSHIP_RECORD] = fields
 
     @staticmethod
-    def forget(state: State, record: str = MEMBERSHIP_RECORD) -> None:
+    def forget(state: State) -> None:
         # At once, and not at the end of the run: deleted secrets cannot be stolen.
-        state.pop(record, None)
-
-    @staticmethod
-    def begin_prepared(state: State, session: bytes) -> None:
-        """Make the next round's sum this round's, if the session is its."""
-        if state.get(NEXT_MEMBERSHIP_RECORD, {}).get("session") == session:
-            state[MEMBERSHIP_RECORD] = state.pop(NEXT_MEMBERSHIP_RECORD)
+        state.pop(MEMBERSHIP_RECORD, None)
 
     def check_same(self, state: State) -> None:
         """Raise ProtocolError if this client has agreed to another offer in the same round."""
-        for record in (MEMBERSHIP_RECORD, NEXT_MEMBERSHIP_RECORD):
-            agreed = state.get(record, {})
+        for agreed in (state.get(name, {}) for name in (MEMBERSHIP_RECORD, NEXT_RECORD)):
             if agreed.get("session") == self.session and agreed["offer"] != self.text:
                 raise ProtocolError("Expected one offer in a round, got a second, different one.")
 
     @classmethod
-    def recall(
-        cls,
-        state: State,
-        session: bytes,
-        files: Mapping[str, Any],
-        record: str = MEMBERSHIP_RECORD,
-    ) -> Membership:
+    def recall(cls, state: State, session: bytes, files: Mapping[str, Any]) -> Membership:
         """Undo `remember`; ProtocolError if this client has no part in that round."""
-        saved = dict(state.get(record, {}))
+        if state.get(NEXT_RECORD, {}).get("session") == session:  # a prepared sum's round begins
+            state[MEMBERSHIP_RECORD] = state.pop(NEXT_RECORD)
+        saved = dict(state.get(MEMBERSHIP_RECORD, {}))
         checksum = saved.pop("checksum", None)
         if saved and checksum != _checksum(saved):
             raise DamagedFile(
@@ -510,6 +500,21 @@ class Membership:
             client = Client.from_bytes(terms, saved["client"], *identity(files))
         parts = saved.get("commitment", b""), saved.get("part", b"")
         return cls(session, saved["offer"], client, *parts)
+
+
+@contextlib.contextmanager
+def preparing(state: State) -> Iterator[None]:
+    """Set this round's sum aside, and take that of the next round in its place."""
+    present, prepared = (state.pop(name, None) for name in (MEMBERSHIP_RECORD, NEXT_RECORD))
+    if prepared is not None:
+        state[MEMBERSHIP_RECORD] = prepared
+    try:
+        yield
+    finally:
+        prepared = state.pop(MEMBERSHIP_RECORD, None)
+        for name, saved in ((MEMBERSHIP_RECORD, present), (NEXT_RECORD, prepared)):
+            if saved is not None:
+                state[name] = saved
 
 
 @functools.lru_cache(maxsize=8)  # certified once for all messages, and clients, of a few rounds

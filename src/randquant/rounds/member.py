@@ -17,17 +17,10 @@ import numpy as np
 
 from randquant.channels import wire
 from randquant.channels.keys import Key
-from randquant.rounds import protocol
+from randquant.rounds import limits, protocol
 from randquant.rounds.accountant import RoundEvent, RunAccountant
 from randquant.rounds.ledger import THIS_CLIENT, AnswerLedger, State
-from randquant.rounds.limits import (
-    MEMBERSHIP_RECORD,
-    NEXT_MEMBERSHIP_RECORD,
-    ClientLimits,
-    Membership,
-    identity,
-    peers_note,
-)
+from randquant.rounds.limits import ClientLimits, Membership, identity, peers_note
 from randquant.rounds.parameter_layout import check_precision
 from randquant.rounds.protocol import RoundMessage
 from randquant.rounds.untrusted import DamagedFile, logged
@@ -89,7 +82,6 @@ class Member:
         log: writes to the client's log; takes a level of `logging` and a line.
         drawn: True if server and clients draw a round's seed jointly; False if it is a hash of the
             round's session.
-        record: name of the record in `state` of the sum that it answers.
     """
 
     number: int
@@ -98,7 +90,6 @@ class Member:
     files: Mapping[str, Any]
     log: Callable[[int, str], object]
     drawn: bool = True
-    record: str = MEMBERSHIP_RECORD
 
     @property
     def ledger(self) -> AnswerLedger:
@@ -134,9 +125,7 @@ class Member:
         return AgreedUpload(request, membership, mechanism, layout)
 
     def _recalled(self, session: bytes) -> Membership:
-        if self.record == MEMBERSHIP_RECORD:
-            Membership.begin_prepared(self.state, session)
-        membership = Membership.recall(self.state, session, self.files, self.record)
+        membership = Membership.recall(self.state, session, self.files)
         # The unit of protection is this client's setting, so it is never read from stored state.
         return replace(membership, examples=self.limits.examples)
 
@@ -269,8 +258,8 @@ class Member:
                 {} if membership.client is None else {self.number: membership.client.advertise()}
             )
             # A sum that begins afresh takes the place of one that was prepared, too.
-            Membership.forget(self.state, NEXT_MEMBERSHIP_RECORD)
-            membership.remember(self.state, self.record)
+            self.state.pop(limits.NEXT_RECORD, None)
+            membership.remember(self.state)
             return RoundMessage(step, membership.session, part=membership.part, inbox=inbox)
         membership = self._recalled(request.session)
         if membership.client is None:
@@ -284,10 +273,10 @@ class Member:
         with ledger.locked():
             ledger.take(membership.session, step)
             ledger.save()
-        Membership.forget(self.state, self.record)  # after a failed step it has left the sum
+        Membership.forget(self.state)  # after a failed step the client has left the sum
         inbox = _after_advertising(membership.client, request)
         if step != protocol.REVEAL:  # after the last step its secrets stay deleted
-            membership.remember(self.state, self.record)
+            membership.remember(self.state)
         return RoundMessage(step, membership.session, inbox=inbox)
 
     def prepare(self, request: RoundMessage) -> RoundMessage:
@@ -298,7 +287,8 @@ class Member:
         Raises:
             ProtocolError: as `answer`; this round's sum goes on.
         """
-        return replace(self, record=NEXT_MEMBERSHIP_RECORD).answer(request)
+        with limits.preparing(self.state):
+            return self.answer(request)
 
     def _advertised(self, request: RoundMessage) -> Membership:
         membership = Membership(request.session, request.offer, examples=self.limits.examples)

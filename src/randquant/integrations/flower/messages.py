@@ -6,7 +6,7 @@ import math
 import numbers
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
 from logging import INFO
 from typing import TYPE_CHECKING, Any, Literal
@@ -26,14 +26,8 @@ from flwr.common import log
 from flwr.common.constant import ErrorCode
 from flwr.common.serde import message_to_proto
 
-from randquant.rounds.protocol import (
-    ADVERTISE,
-    SHARE,
-    UPLOAD,
-    NoAnswer,
-    RoundMessage,
-    read_inbox,
-)
+from randquant.rounds import protocol
+from randquant.rounds.protocol import NoAnswer, RoundMessage, read_inbox
 from randquant.secure_sums.secagg.terms import ProtocolError
 
 if TYPE_CHECKING:  # a client's process needs none of the server's side
@@ -270,7 +264,10 @@ class ClientState(MutableMapping[str, dict[str, Any]]):
 
 
 def answers(
-    replies: Iterable[Message], max_bytes: int, sent_bytes: Counter[int]
+    replies: Iterable[Message],
+    max_bytes: int,
+    sent_bytes: Counter[int] | None,
+    read: Callable[[RecordDict], RoundMessage] = read,
 ) -> Iterator[tuple[int, RoundMessage | Exception]]:
     """Read clients' replies.
 
@@ -278,6 +275,8 @@ def answers(
         replies: as the grid returned them.
         max_bytes: a longer reply is refused.
         sent_bytes: by client; the length of each reply, as Flower serialises it, is added to it.
+            None if they are counted already.
+        read: of this round's sum, or of the next one's.
 
     Yields:
         The client, by Flower's word and not the message's, and its answer or the error of it.
@@ -288,7 +287,8 @@ def answers(
             if not reply.has_error():
                 # Before it is serialised, which copies it.
                 check_size(reply.content, max_bytes)
-            sent_bytes[client] += message_to_proto(reply).ByteSize()
+            if sent_bytes is not None:
+                sent_bytes[client] += message_to_proto(reply).ByteSize()
             if reply.has_error():
                 raise NoAnswer(str(reply.error.reason))
             answer = read(reply.content)
@@ -296,20 +296,6 @@ def answers(
             yield client, error
             continue
         yield client, answer
-
-
-def _next_answers(
-    replies: Iterable[Message], max_bytes: int
-) -> Iterator[tuple[int, RoundMessage | Exception]]:
-    # A client that answers this round's sum alone sends no such records: it has no answer here.
-    for reply in replies:
-        if reply.has_error() or NEXT_HEAD not in reply.content:
-            continue
-        try:
-            check_size(reply.content, max_bytes)
-            yield reply.metadata.src_node_id, read_next(reply.content)
-        except Exception as error:  # as in `answers`
-            yield reply.metadata.src_node_id, error
 
 
 def check_size(content: RecordDict, max_bytes: int) -> None:
@@ -341,7 +327,7 @@ def _parts(value: object) -> tuple[Any, ...]:
     return (value if isinstance(value, list | str | bytes) else bytes(8),)
 
 
-@dataclass
+@dataclass(frozen=True)
 class FlowerRound:
     """A round that has begun: sends the requests of its sum, and passes it the replies.
 
@@ -374,24 +360,24 @@ class FlowerRound:
             self.take(self.grid.send_and_receive(requests, timeout=self.timeout))
 
     def take(self, replies: Iterable[Message]) -> None:
-        joined, most = self._joined, self.sum.most
-        if joined is None:
-            self.sum.take(answers(replies, most, self.sent_bytes))
-            return
-        most, replies = most + joined.most, list(replies)
+        joined, replies = self._joined, list(replies)
+        most = self.sum.most + (0 if joined is None else joined.most)
         self.sum.take(answers(replies, most, self.sent_bytes))
+        # A client that answers this round's sum alone has no answer in the next one's.
+        both = [r for r in replies if r.has_content() and NEXT_HEAD in r.content]
         try:
-            joined.take(_next_answers(replies, most))
+            if joined is not None:
+                joined.take(answers(both, most, None, read_next))
         except ValueError as error:  # the next round begins a sum of its own
             log(INFO, "randquant: the next round's sum could not be prepared: %s", error)
-            self.next_sum = None
 
     @property
     def _joined(self) -> RoundSum | None:
         # Not before the upload: whoever is lost until then is in neither sum.
-        if self.next_sum is None or self.sum.step in (ADVERTISE, SHARE):
-            return None
-        return None if self.next_sum.step == UPLOAD else self.next_sum
+        early = self.sum.step in (protocol.ADVERTISE, protocol.SHARE)
+        # Nothing is pending in a sum that has failed.
+        begun = self.next_sum is not None and self.next_sum.step not in ("", protocol.UPLOAD)
+        return self.next_sum if begun and not early else None
 
     def _records(self, client: int, request: RoundMessage) -> Records:
         content = records(request)

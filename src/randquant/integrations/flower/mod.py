@@ -74,8 +74,8 @@ class QuantizeMod(ClientLimits):
             reason, why = refusal_reason(error)
             log_once(WARNING, refusal_line(reason, why))
             return messages.refusal(message, reason)
-        content = {**messages.records(answer), **_prepared(member, received)}
-        return Message(RecordDict(content), reply_to=message)
+        following = _prepared(member, received)
+        return Message(RecordDict({**messages.records(answer), **following}), reply_to=message)
 
 
 @functools.lru_cache(maxsize=64)
