@@ -169,7 +169,7 @@ def test_a_sum_that_begins_afresh_ends_one_that_was_prepared():
     terms = {name: first[name] for name in ("offer", "terms")}
     assert not ask(grid, 1, "advertise", b"fresh", **terms).has_error()
     assert NEXT_RECORD not in grid.contexts[1].state
-    assert "the sum that this client is in" in upload(grid, request).error.reason
+    assert "the sum that this client is in" in str(upload(grid, request).error.reason)
     assert answers_of(grid.contexts[1]) == 2
 
 
@@ -177,7 +177,7 @@ def test_no_second_offer_in_the_session_of_a_prepared_sum():
     grid, request = prepared_client()
     other = Offer(noisy("local"), 5).to_text()
     reply = ask(grid, 1, "upload", bytes(request.content[HEAD]["session"]), offer=other)
-    assert "one offer in a round, got a second" in reply.error.reason
+    assert "one offer in a round, got a second" in str(reply.error.reason)
     assert answers_of(grid.contexts[1]) == 2
 
 
