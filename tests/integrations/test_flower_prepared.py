@@ -123,6 +123,22 @@ def test_a_request_for_the_next_sum_that_is_refused_costs_this_round_nothing(fie
     assert not any(NEXT_HEAD in reply.content for *_, reply in grid.seen)
 
 
+def test_no_second_offer_in_this_rounds_session_by_way_of_the_next_round():
+    """Neither is there a second sum, which would end the one that runs."""
+
+    def change(message):
+        head = dict(message.content[HEAD])
+        first = next(m.content[HEAD] for step, *_, m, _ in grid.seen if step == "advertise")
+        other = {"step": "advertise", "session": head["session"], "offer": first["offer"] + " "}
+        message.content[NEXT_HEAD] = ConfigRecord({**other, "terms": first["terms"]})
+
+    grid = grid_of(change=("upload", change))
+    moved, _, _ = one_round(exact(), grid=grid)
+    np.testing.assert_allclose(moved, mean_of(ALL), atol=1e-5)
+    assert not any(NEXT_HEAD in reply.content for *_, reply in grid.seen)
+    assert not any(NEXT_RECORD in context.state for context in grid.contexts.values())
+
+
 def prepared_client():
     """A grid after two of three rounds; client 1's requests for the third sum, which is prepared.
 

@@ -503,8 +503,10 @@ class Membership:
 
 
 @contextlib.contextmanager
-def preparing(state: State) -> Iterator[None]:
+def preparing(state: State, session: bytes) -> Iterator[None]:
     """Set this round's sum aside, and take that of the next round in its place."""
+    if state.get(MEMBERSHIP_RECORD, {}).get("session") == session:
+        raise ProtocolError("Expected the next round in a session of its own, got this round's.")
     present, prepared = (state.pop(name, None) for name in (MEMBERSHIP_RECORD, NEXT_RECORD))
     if prepared is not None:
         state[MEMBERSHIP_RECORD] = prepared

@@ -287,7 +287,7 @@ class Member:
         Raises:
             ProtocolError: as `answer`; this round's sum goes on.
         """
-        with limits.preparing(self.state):
+        with limits.preparing(self.state, request.session):
             return self.answer(request)
 
     def _advertised(self, request: RoundMessage) -> Membership:
