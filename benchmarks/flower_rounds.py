@@ -323,13 +323,13 @@ def measured(
 def main() -> None:
     """Deploy once, run the ways in turn, print and save."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--rounds", type=int, default=4, help="of a run, from 2 (default 4)")
+    parser.add_argument("--rounds", type=int, default=4, help="of a run, from 3 (default 4)")
     parser.add_argument("--times", type=int, default=2, help="runs of each way (default 2)")
     parser.add_argument("--save", default="flower_rounds", help="name of the results' file")
     parser.add_argument("ways", nargs="*", metavar="WAY", help=f"of {', '.join(WAYS)}")
     options = parser.parse_args()
-    if options.rounds < 2 or options.times < 1 or not {*options.ways} <= {*WAYS}:
-        parser.error(f"Expected two rounds or more, and ways of {', '.join(WAYS)}.")
+    if options.rounds < 3 or options.times < 1 or not {*options.ways} <= {*WAYS}:
+        parser.error(f"Expected three rounds or more, and ways of {', '.join(WAYS)}.")
     named = {*options.ways, *(WAYS[way][2] for way in options.ways)} or {*WAYS}
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("flower_rounds.py: Ended by a signal."))
     folder = Path(tempfile.mkdtemp(prefix="flower-rounds-"))
