@@ -5,7 +5,7 @@ message, before their reply leaves them or after: their account is on the disk, 
 that of before. Replies are lost, damaged, or another one's; the server is killed and started again.
 After every round: the model has moved by the exact mean of the clients in the sum, or not at all;
 every answer is counted by its client and by the server; no step was answered twice; and clients
-keep a part in one sum.
+keep a part in one sum, and in the next one.
 """
 
 from __future__ import annotations
@@ -23,8 +23,13 @@ from flower_rounds import ANYTHING, STEPS, exact, fedavg, mean_of, model, mover
 from flwr.app import RecordDict
 
 from randquant.integrations import HEAD, INBOX, QuantizedStrategy
-from randquant.integrations.flower.messages import PAYLOAD
-from randquant.rounds import ACCOUNT_RECORD, MEMBERSHIP_RECORD, SecureSum
+from randquant.integrations.flower.messages import NEXT_HEAD, NEXT_INBOX, PAYLOAD
+from randquant.rounds import (
+    ACCOUNT_RECORD,
+    MEMBERSHIP_RECORD,
+    NEXT_RECORD,
+    SecureSum,
+)
 
 CLIENTS, COHORT = range(1, 13), 5
 LOST, HOSTILE, CRASHED, KILLED, RESTARTED = 0.01, 0.01, 0.01, 0.02, 0.05
@@ -76,9 +81,9 @@ class Faults:
         if kind == "empty":
             reply.content = RecordDict({HEAD: reply.content[HEAD]})
             return [reply]
-        record = reply.content.get(INBOX, {})
-        for other in list(record):
-            record[other] = self._flipped(bytes(record[other]))
+        for record in (reply.content.get(INBOX, {}), reply.content.get(NEXT_INBOX, {})):
+            for other in list(record):
+                record[other] = self._flipped(bytes(record[other]))
         if PAYLOAD in reply.content:
             array = reply.content[PAYLOAD]["codes"]
             array.data = self._flipped(array.data)
@@ -123,7 +128,9 @@ def soak(rounds: int, seed: int, folder: Path) -> Counter[str]:
                     return
                 for step, node, request, reply in grid.seen:
                     if reply.has_content():
-                        _note_answer(answered, step, node, request)
+                        _note_answer(answered, node, request.content[HEAD])
+                        if NEXT_HEAD in reply.content:
+                            _note_answer(answered, node, request.content[NEXT_HEAD])
                         uploaded[node] += step == "upload"
                 grid.seen.clear()
                 moved = arrays["w"].numpy() - before["model"]["w"].numpy()
@@ -136,7 +143,8 @@ def soak(rounds: int, seed: int, folder: Path) -> Counter[str]:
                     assert len(survivors[-1]) >= COHORT
                 for node in CLIENTS:
                     context = grid.contexts[node]
-                    assert set(context.state) <= {MEMBERSHIP_RECORD, ACCOUNT_RECORD}
+                    kept = {MEMBERSHIP_RECORD, NEXT_RECORD, ACCOUNT_RECORD}
+                    assert set(context.state) <= kept
                     counted = answers_of(context)
                     assert uploaded[node] <= counted <= strategy.accountant.answers(node)
                 before.update(model=arrays)
@@ -160,10 +168,10 @@ def _kill(rng, grid, folder, seen):
             grid.offline |= {node} if rng.random() < 0.5 else set()
 
 
-def _note_answer(answered, step, node, request):
+def _note_answer(answered, node, request):
     """No step of a sum is answered twice."""
-    if step in STEPS[1:]:
-        key = node, bytes(request.content[HEAD]["session"]), step
+    if (step := request["step"]) in STEPS[1:]:
+        key = node, bytes(request["session"]), step
         assert key not in answered, f"answered twice: {key}"
         answered.add(key)
 

@@ -309,14 +309,13 @@ class Deployment:
     def _mid_round(self, client: int, number: int, process: subprocess.Popen) -> bool:
         """Wait until a client is in the middle of a round; False if the run ends before.
 
-        Among clients it has then taken two of five steps. With a helper a round is one message,
-        which it has received.
+        It has then received the request to upload. Among clients it has shared its keys before: in
+        the first round in two of five messages, for others in the round before.
         """
         while not self._stopping.is_set() and process.poll() is None:
             log = self._log(f"client{client}")
-            _, _, after = log.partition(f"ROUND {number}]")
-            begun = log.count("Receiving: train message") >= number
-            if begun if self.helper else after.count("Sent successfully") >= 2:
+            before = number if self.helper else 3 * number  # messages up to this round's upload
+            if log.count("Receiving: train message") >= before:
                 return True
             time.sleep(0.1)
         return False

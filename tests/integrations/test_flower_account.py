@@ -121,7 +121,7 @@ def test_one_process_at_a_time_trains_in_a_folder(tmp_path):
         fedavg,
     ],
 )
-@pytest.mark.parametrize("killed_at", [("upload", 3), ("share", 3), ("reveal", 4), ("upload", 1)])
+@pytest.mark.parametrize("killed_at", [("upload", 3), ("share", 1), ("reveal", 4), ("upload", 1)])
 @pytest.mark.slow
 def test_a_killed_run_goes_on_as_if_it_had_not_been(make, killed_at, tmp_path):
     """The same steps bit for bit, and every round that was asked for is in the account."""

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
         payload_record,
         read_payload,
     )
-    from randquant.integrations.flower.mod import QuantizeMod, TooFewNodes
+    from randquant.integrations.flower.mod import QuantizeMod
     from randquant.integrations.flower.planned import ParameterFree
-    from randquant.integrations.flower.strategy import QuantizedStrategy
+    from randquant.integrations.flower.strategy import QuantizedStrategy, TooFewNodes
     from randquant.integrations.nvflare.controller import JobOptions, QuantizeController
     from randquant.integrations.nvflare.filter import QuantizeFilter
     from randquant.integrations.nvflare.tasks import REQUEST, SESSION, TERMS, number

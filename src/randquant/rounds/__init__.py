@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     )
     from randquant.rounds.history import History, RoundRow
     from randquant.rounds.ledger import ACCOUNT_RECORD, STEP_BYTES, THIS_CLIENT, AnswerLedger
-    from randquant.rounds.limits import MEMBERSHIP_RECORD, ClientLimits, Membership
+    from randquant.rounds.limits import MEMBERSHIP_RECORD, NEXT_RECORD, ClientLimits, Membership
     from randquant.rounds.member import (
         NO_UPDATE,
         REFUSED_MESSAGE,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -372,6 +373,9 @@ MEMBERSHIP_RECORD = "randquant.sum"
 """Name of the record of a `Membership` in a client's state, which is never sent. It is on clients'
 disks: changing it ends the sums that they are in."""
 
+NEXT_RECORD = "randquant.next-sum"
+"""Name of the same record of the next round's sum, which is prepared during this round's."""
+
 
 @dataclass(frozen=True)
 class Membership:
@@ -469,13 +473,15 @@ class Membership:
 
     def check_same(self, state: State) -> None:
         """Raise ProtocolError if this client has agreed to another offer in the same round."""
-        agreed = state.get(MEMBERSHIP_RECORD, {})
-        if agreed.get("session") == self.session and agreed["offer"] != self.text:
-            raise ProtocolError("Expected one offer in a round, got a second, different one.")
+        for agreed in (state.get(name, {}) for name in (MEMBERSHIP_RECORD, NEXT_RECORD)):
+            if agreed.get("session") == self.session and agreed["offer"] != self.text:
+                raise ProtocolError("Expected one offer in a round, got a second, different one.")
 
     @classmethod
     def recall(cls, state: State, session: bytes, files: Mapping[str, Any]) -> Membership:
         """Undo `remember`; ProtocolError if this client has no part in that round."""
+        if state.get(NEXT_RECORD, {}).get("session") == session:  # a prepared sum's round begins
+            state[MEMBERSHIP_RECORD] = state.pop(NEXT_RECORD)
         saved = dict(state.get(MEMBERSHIP_RECORD, {}))
         checksum = saved.pop("checksum", None)
         if saved and checksum != _checksum(saved):
@@ -494,6 +500,23 @@ class Membership:
             client = Client.from_bytes(terms, saved["client"], *identity(files))
         parts = saved.get("commitment", b""), saved.get("part", b"")
         return cls(session, saved["offer"], client, *parts)
+
+
+@contextlib.contextmanager
+def preparing(state: State, session: bytes) -> Iterator[None]:
+    """Set this round's sum aside, and take that of the next round in its place."""
+    if state.get(MEMBERSHIP_RECORD, {}).get("session") == session:
+        raise ProtocolError("Expected the next round in a session of its own, got this round's.")
+    present, prepared = (state.pop(name, None) for name in (MEMBERSHIP_RECORD, NEXT_RECORD))
+    if prepared is not None:
+        state[MEMBERSHIP_RECORD] = prepared
+    try:
+        yield
+    finally:
+        prepared = state.pop(MEMBERSHIP_RECORD, None)
+        for name, saved in ((MEMBERSHIP_RECORD, present), (NEXT_RECORD, prepared)):
+            if saved is not None:
+                state[name] = saved
 
 
 @functools.lru_cache(maxsize=8)  # certified once for all messages, and clients, of a few rounds

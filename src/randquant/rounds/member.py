@@ -17,7 +17,7 @@ import numpy as np
 
 from randquant.channels import wire
 from randquant.channels.keys import Key
-from randquant.rounds import protocol
+from randquant.rounds import limits, protocol
 from randquant.rounds.accountant import RoundEvent, RunAccountant
 from randquant.rounds.ledger import THIS_CLIENT, AnswerLedger, State
 from randquant.rounds.limits import ClientLimits, Membership, identity, peers_note
@@ -261,6 +261,8 @@ class Member:
             inbox = (
                 {} if membership.client is None else {self.number: membership.client.advertise()}
             )
+            # A sum that begins afresh takes the place of one that was prepared, too.
+            self.state.pop(limits.NEXT_RECORD, None)
             membership.remember(self.state)
             return RoundMessage(step, membership.session, part=membership.part, inbox=inbox)
         membership = self._recalled(request.session)
@@ -280,6 +282,17 @@ class Member:
         if step != protocol.REVEAL:  # after the last step its secrets stay deleted
             membership.remember(self.state)
         return RoundMessage(step, membership.session, inbox=inbox)
+
+    def prepare(self, request: RoundMessage) -> RoundMessage:
+        """Take a step of the next round's sum, which came with a request of this round's.
+
+        The two sums have no secret in common (docs/theory/shares.md, Proposition 5).
+
+        Raises:
+            ProtocolError: as `answer`; this round's sum goes on.
+        """
+        with limits.preparing(self.state, request.session):
+            return self.answer(request)
 
     def _advertised(self, request: RoundMessage) -> Membership:
         membership = Membership(request.session, request.offer, examples=self.limits.examples)

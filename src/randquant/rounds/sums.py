@@ -39,6 +39,10 @@ EXTRA_BYTES, BYTES_PER_NEIGHBOUR = 2**16, 256
 leave room for the headers that engines add. Twice as many would let each hostile client fill 64 KiB
 more of the server's memory; half of the second would refuse honest answers."""
 
+SHOWN_CLIENTS = 10
+"""Most clients that a line of the log names, of those for which it says the same. Half of it would
+do as well; twice as many numbers of 20 digits would fill a screen."""
+
 Result = TypeVar("Result")
 
 
@@ -102,6 +106,7 @@ class Intake:
         An error of `use` refuses the answer; the text of a ValueError is logged.
         """
         results: dict[int, Result] = {}
+        dropped: dict[str, list[int]] = {}
         for client, answer in answers:
             # A transport may report on a client that has left the round.
             if isinstance(answer, NoAnswer) and client not in requests:
@@ -132,11 +137,14 @@ class Intake:
                 text = logged(error if isinstance(error, ValueError) else UNREADABLE)
                 if client not in results:  # a bad second answer does not undo a good first one
                     self.refused[client] = text
-                line = f"randquant: reply of client {client} to {step!r} dropped: {text}"
-                self.log(WARNING, line)
-        for client in sorted(requests.keys() - results.keys() - self.refused.keys()):
-            self.refused[client] = f"Expected a reply to {step!r} in time, got no reply."
-            self.log(WARNING, f"randquant: client {client}: no reply to {step!r} in time.")
+                dropped.setdefault(text, []).append(client)
+        for text, clients in dropped.items():
+            line = f"randquant: reply of {_named(clients)} to {step!r} dropped: {text}"
+            self.log(WARNING, line)
+        if missing := sorted(requests.keys() - results.keys() - self.refused.keys()):
+            reason = f"Expected a reply to {step!r} in time, got no reply."
+            self.refused.update(dict.fromkeys(missing, reason))
+            self.log(WARNING, f"randquant: {_named(missing)}: no reply to {step!r} in time.")
         return results
 
     def logged(self, work: Callable[..., Result], *arguments: Any) -> Result:
@@ -145,9 +153,20 @@ class Intake:
         try:
             return work(*arguments)
         finally:  # a failed sum is when one most needs to know who was refused
+            changed: dict[str, list[int]] = {}
             for client, reason in self.refused.items():
                 if before.get(client) != reason:
-                    self.log(WARNING, f"randquant: client {client}: {reason}")
+                    changed.setdefault(reason, []).append(client)
+            for reason, clients in changed.items():
+                self.log(WARNING, f"randquant: {_named(clients)}: {reason}")
+
+
+def _named(clients: Sequence[int]) -> str:
+    # A cohort that refuses for one reason is one line of the log.
+    if len(clients) == 1:
+        return f"client {clients[0]}"
+    first = ", ".join(map(str, clients[:SHOWN_CLIENTS]))
+    return f"{len(clients)} clients ({first}{', ...' if len(clients) > SHOWN_CLIENTS else ''})"
 
 
 class PlainSum:

@@ -6,8 +6,9 @@ import math
 import numbers
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from dataclasses import dataclass, field, replace
+from logging import INFO
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -21,9 +22,11 @@ from flwr.app import (
     MetricRecord,
     RecordDict,
 )
+from flwr.common import log
 from flwr.common.constant import ErrorCode
 from flwr.common.serde import message_to_proto
 
+from randquant.rounds import protocol
 from randquant.rounds.protocol import NoAnswer, RoundMessage, read_inbox
 from randquant.secure_sums.secagg.terms import ProtocolError
 
@@ -35,8 +38,11 @@ if TYPE_CHECKING:  # a client's process needs none of the server's side
 HEAD = "randquant"
 INBOX = "randquant.inbox"
 PAYLOAD = "randquant.payload"
-PROTOCOL_KEYS = (HEAD, INBOX, PAYLOAD)
-"""Keys of the records of a `RoundMessage`; others are the strategy's and the train function's."""
+NEXT_HEAD = "randquant.next"
+NEXT_INBOX = "randquant.next.inbox"
+PROTOCOL_KEYS = (HEAD, INBOX, PAYLOAD, NEXT_HEAD, NEXT_INBOX)
+"""Keys of the records of a `RoundMessage`, and of one of the next round's sum that is sent with it;
+others are the strategy's and the train function's."""
 
 UPDATE = "update"
 """Key of a train function's record of arrays that is an update, where others are a model."""
@@ -77,32 +83,38 @@ Records = dict[str, ConfigRecord | ArrayRecord]
 
 def records(message: RoundMessage) -> Records:
     """Return the records of a message."""
-    content: Records = {HEAD: ConfigRecord(message.head())}
-    if message.inbox is not None:
-        content[INBOX] = ConfigRecord({str(c): text for c, text in message.inbox.items()})
+    content = next_records(message, HEAD, INBOX)
     if message.payload is not None:
         content[PAYLOAD] = payload_record(message.payload)
     return content
 
 
+def next_records(message: RoundMessage, head: str = NEXT_HEAD, inbox: str = NEXT_INBOX) -> Records:
+    """Return the records of a message of the next round's sum, to be sent with one of this's."""
+    content: Records = {head: ConfigRecord(message.head())}
+    if message.inbox is not None:
+        content[inbox] = ConfigRecord({str(c): text for c, text in message.inbox.items()})
+    return content
+
+
 def read(content: RecordDict) -> RoundMessage:
     """Undo `records`; ProtocolError if there are none."""
-    # Refusals here and below are sent to the other side: they do not repeat what the message holds.
-    head = content.get(HEAD)
-    if not isinstance(head, ConfigRecord):
-        raise ProtocolError(f"Expected a record {HEAD!r} in the message, got a message without it.")
     payload = read_payload(content) if PAYLOAD in content else None
-    inbox = _inbox(content[INBOX]) if INBOX in content else None
-    return RoundMessage.read(head, inbox=inbox, payload=payload)
+    return replace(read_next(content, HEAD, INBOX), payload=payload)
 
 
-def _inbox(record: object) -> dict[int, bytes]:
-    if not isinstance(record, ConfigRecord):
-        kind = type(record).__name__
+def read_next(content: RecordDict, head: str = NEXT_HEAD, inbox: str = NEXT_INBOX) -> RoundMessage:
+    """Undo `next_records`; ProtocolError if there are none."""
+    # Refusals here and below are sent to the other side: they do not repeat what the message holds.
+    if not isinstance(record := content.get(head), ConfigRecord):
+        raise ProtocolError(f"Expected a record {head!r} in the message, got a message without it.")
+    messages = content.get(inbox)
+    if messages is not None and not isinstance(messages, ConfigRecord):
+        kind = type(messages).__name__
         raise ProtocolError(
-            f"Expected {INBOX!r} to be a ConfigRecord, got a record of type {kind}."
+            f"Expected {inbox!r} to be a ConfigRecord, got a record of type {kind}."
         )
-    return read_inbox(record)
+    return RoundMessage.read(record, inbox=None if messages is None else read_inbox(messages))
 
 
 def payload_record(payload: bytes) -> ArrayRecord:
@@ -252,7 +264,10 @@ class ClientState(MutableMapping[str, dict[str, Any]]):
 
 
 def answers(
-    replies: Iterable[Message], max_bytes: int, sent_bytes: Counter[int]
+    replies: Iterable[Message],
+    max_bytes: int,
+    sent_bytes: Counter[int] | None,
+    read: Callable[[RecordDict], RoundMessage] = read,
 ) -> Iterator[tuple[int, RoundMessage | Exception]]:
     """Read clients' replies.
 
@@ -260,6 +275,8 @@ def answers(
         replies: as the grid returned them.
         max_bytes: a longer reply is refused.
         sent_bytes: by client; the length of each reply, as Flower serialises it, is added to it.
+            None if they are counted already.
+        read: of this round's sum, or of the next one's.
 
     Yields:
         The client, by Flower's word and not the message's, and its answer or the error of it.
@@ -270,7 +287,8 @@ def answers(
             if not reply.has_error():
                 # Before it is serialised, which copies it.
                 check_size(reply.content, max_bytes)
-            sent_bytes[client] += message_to_proto(reply).ByteSize()
+            if sent_bytes is not None:
+                sent_bytes[client] += message_to_proto(reply).ByteSize()
             if reply.has_error():
                 raise NoAnswer(str(reply.error.reason))
             answer = read(reply.content)
@@ -313,6 +331,8 @@ def _parts(value: object) -> tuple[Any, ...]:
 class FlowerRound:
     """A round that has begun: sends the requests of its sum, and passes it the replies.
 
+    From the upload on its messages also take the first steps of the next round's sum.
+
     Attributes:
         number: 1 for the first of the run.
         base: the model that clients train.
@@ -320,6 +340,7 @@ class FlowerRound:
         sum: the sum of the clients' updates.
         grid: sends the steps other than the upload.
         timeout: seconds for each of these steps.
+        next_sum: the sum of the next round; None if it is not prepared.
         sent_bytes: bytes of each client's messages.
     """
 
@@ -329,6 +350,7 @@ class FlowerRound:
     sum: RoundSum
     grid: Grid
     timeout: float
+    next_sum: RoundSum | None = None
     sent_bytes: Counter[int] = field(default_factory=Counter)
 
     def run_steps(self, until: str = "") -> None:
@@ -338,7 +360,30 @@ class FlowerRound:
             self.take(self.grid.send_and_receive(requests, timeout=self.timeout))
 
     def take(self, replies: Iterable[Message]) -> None:
-        self.sum.take(answers(replies, self.sum.most, self.sent_bytes))
+        joined, replies = self._joined, list(replies)
+        most = self.sum.most + (0 if joined is None else joined.most)
+        self.sum.take(answers(replies, most, self.sent_bytes))
+        # A client that answers this round's sum alone has no answer in the next one's.
+        both = [r for r in replies if r.has_content() and NEXT_HEAD in r.content]
+        try:
+            if joined is not None:
+                joined.take(answers(both, most, None, read_next))
+        except ValueError as error:  # the next round begins a sum of its own
+            log(INFO, "randquant: the next round's sum could not be prepared: %s", error)
+
+    @property
+    def _joined(self) -> RoundSum | None:
+        # Not before the upload: whoever is lost until then is in neither sum.
+        early = self.sum.step in (protocol.ADVERTISE, protocol.SHARE)
+        # Nothing is pending in a sum that has failed.
+        begun = self.next_sum is not None and self.next_sum.step not in ("", protocol.UPLOAD)
+        return self.next_sum if begun and not early else None
+
+    def _records(self, client: int, request: RoundMessage) -> Records:
+        content = records(request)
+        if self._joined is not None and (following := self._joined.pending.get(client)):
+            content |= next_records(following)
+        return content
 
     def uploads(self) -> list[Message]:
         """Return the requests to upload, with the strategy's content."""
@@ -347,7 +392,8 @@ class FlowerRound:
         pending, uploads = self.sum.pending, []
         for request in self.requests:
             if (client := request.metadata.dst_node_id) in pending:
-                request.content = RecordDict({**request.content, **records(pending[client])})
+                content = self._records(client, pending[client])
+                request.content = RecordDict({**request.content, **content})
                 uploads.append(request)
         return uploads
 
@@ -355,8 +401,8 @@ class FlowerRound:
         kind = self.requests[0].metadata.message_type
         return [
             Message(
-                RecordDict({**records(request)}), client, kind, group_id=str(self.number),
-                ttl=self.timeout,
+                RecordDict({**self._records(client, request)}), client, kind,
+                group_id=str(self.number), ttl=self.timeout,
             )
             for client, request in requests.items()
         ]  # fmt: skip

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
+import time
 from collections.abc import Callable, Iterable
-from logging import INFO
+from logging import INFO, WARNING
 from pathlib import Path
+from typing import Any
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.common import log
 from flwr.serverapp import Grid
+from flwr.serverapp import strategy as strategies
 from flwr.serverapp.strategy import Result, Strategy
 
-from randquant._internal import files
+from randquant._internal import files, validate
 from randquant._internal.files import make_folder
 from randquant.aggregation.mechanism import UpdateMechanism
-from randquant.integrations.flower import messages, mod, state
+from randquant.integrations.flower import messages, state
 from randquant.integrations.flower.grids import EligibleGrid, PollingGrid
-from randquant.integrations.flower.messages import FlowerRound
+from randquant.integrations.flower.messages import EXAMPLES, FlowerRound
 from randquant.integrations.flower.planned import ParameterFree, for_target
 from randquant.local_training.local import Local
 from randquant.planning.privacy import Privacy
@@ -30,6 +34,7 @@ from randquant.rounds.parameter_layout import Arrays, Layout, trained_names
 from randquant.rounds.protocol import UPLOAD
 from randquant.rounds.run import ModelAndMoments, RoundsFailed, ServerRun, scalar_encoder
 from randquant.rounds.store import ServerStore
+from randquant.rounds.sums import RoundSum
 from randquant.rounds.untuned import UntunedSteps
 from randquant.rounds.with_helper import WithHelper
 from randquant.secure_sums.secagg.terms import ProtocolError
@@ -37,6 +42,144 @@ from randquant.secure_sums.secagg.terms import ProtocolError
 __all__ = ["QuantizedStrategy", "RoundsFailed"]
 
 STORE_NAME = "server.sqlite"
+
+
+UNSUPPORTED_STRATEGY_NAMES = (
+    "Bulyan", "FedMedian", "FedTrimmedAvg", "FedXgbBagging", "FedXgbCyclic", "Krum", "MultiKrum",
+    "QFedAvg",
+)  # fmt: skip
+"""Flower's strategies that need every client's update, which a private mean hides."""
+
+POLL_SECONDS = 1.0
+"""Time between two checks of which nodes are connected. With twice of it training may start a
+second later; half of it would log twice as many lines while it waits."""
+
+
+class TooFewNodes(ValueError):
+    """The rounds of a run cannot have the clients that its guarantee needs."""
+
+
+def check_inner(strategy: Strategy) -> None:
+    """Refuse a strategy that needs more than the mean of updates; log what is not protected.
+
+    Raises:
+        TypeError, ValueError: the strategy cannot be wrapped.
+    """
+    validate.kind("strategy", strategy, Strategy)
+    # By name: versions of Flower differ in the strategies that they have.
+    names = [name for name in UNSUPPORTED_STRATEGY_NAMES if hasattr(strategies, name)]
+    refused = tuple(getattr(strategies, name) for name in names)
+    name = type(strategy).__name__
+    if isinstance(strategy, refused):
+        raise ValueError(
+            f"Expected a strategy that needs only the mean of updates, got {name}: it needs every "
+            "update, which the server does not see."
+        )
+    weighted = getattr(strategy, "weighted_by_key", EXAMPLES)
+    if weighted != EXAMPLES:
+        raise ValueError(
+            f"Expected a strategy in which clients have equal weights, got {name} weighted by "
+            f"{weighted!r}: a client's weight would tell the server how much data it has, and no "
+            "epsilon covers that. Leave weighted_by_key out: all clients count alike, or as "
+            "QuantizedStrategy(weighted_by=...) says."
+        )
+    if name == "QuantizedStrategy" or name.startswith("DifferentialPrivacy"):
+        raise ValueError(f"Expected a strategy without privacy of its own to wrap, got {name}.")
+    _check_metrics_function(strategy, name)
+    if getattr(strategy, "fraction_evaluate", 0):
+        log(
+            WARNING, "randquant: clients' evaluations are sent as they are, and no epsilon covers "
+            "them: set fraction_evaluate=0, and release what you need by numbers=[...].",
+        )  # fmt: skip
+
+
+def _check_metrics_function(strategy: Strategy, name: str) -> None:
+    # Called here with a reply as the strategy will get it. After a round it would be too late: the
+    # clients' epsilon would be spent.
+    metrics = RecordDict({"arrays": ArrayRecord(), "metrics": MetricRecord({EXAMPLES: 1.0})})
+    try:
+        getattr(strategy, "train_metrics_aggr_fn", lambda *_: None)([metrics], EXAMPLES)
+    except Exception as error:  # whatever the user's function raises
+        raise ValueError(
+            f"Expected a train_metrics_aggr_fn of {name} that needs no metrics of clients, got "
+            f"{validate.shown(error)} without them: they are not sent. Release what you need by "
+            "numbers=[...], and leave train_metrics_aggr_fn out."
+        ) from error
+
+
+def summarise(strategy: Strategy, run: ServerRun, least: int) -> None:
+    """Log the privacy settings, and the strategy's own summary with the weights that apply."""
+    accountant, scalars = run.accountant, run.scalars
+    limit = "none" if accountant.max_epsilon is None else f"epsilon {accountant.max_epsilon}"
+    log(INFO, "\t├──> Private updates: %s trust, limit: %s", run.mechanism.trust, limit)
+    log(INFO, "\t│\t├── delta: %s, %s", accountant.delta, accountant.neighboring)
+    log(INFO, "\t│\t└── clients in a sum, at least: %d", least)
+    shown: Any = copy.copy(strategy)  # the strategy itself goes on with Flower's key
+    shown.weighted_by_key = (scalars and scalars.weight) or "nothing: all clients count alike"
+    shown.summary()
+
+
+def check_nodes(grid: Grid, strategy: Strategy, least: int, seconds: float) -> None:
+    """Wait for as many nodes as a round needs.
+
+    Args:
+        grid: where nodes connect.
+        strategy: the wrapped one, which selects clients among them, and might wait for ever.
+        least: fewest clients in a round.
+        seconds: how long to wait.
+
+    Raises:
+        TooFewNodes: fewer are connected, or the strategy would select fewer of them.
+    """
+    evaluates = getattr(strategy, "fraction_evaluate", 0) > 0
+    wanted = max(fewest(strategy, least), evaluates * getattr(strategy, "min_evaluate_nodes", 0))
+    end = time.monotonic() + seconds
+    while (nodes := len(list(grid.get_node_ids()))) < wanted and time.monotonic() < end:
+        log(INFO, "randquant: %d nodes are connected, a round needs %d: waiting.", nodes, wanted)
+        time.sleep(min(POLL_SECONDS, max(end - time.monotonic(), 0.0)))
+    if nodes < least:
+        raise TooFewNodes(
+            f"Expected {least} nodes connected before round 1, which the guarantee counts on in "
+            f"every sum, got {nodes} within {seconds:g} s: connect {least - nodes} more, or "
+            f"plan for a cohort of {nodes} (QuantizedStrategy.for_target says what that costs)."
+        )
+    name, share = type(strategy).__name__, getattr(strategy, "fraction_train", None)
+    # Flower's strategies wait for their minimum inside a round, without a timeout and a message.
+    if nodes < wanted:
+        raise TooFewNodes(
+            f"Expected {wanted} nodes connected before round 1 ({name} waits for them without "
+            f"end), got {nodes} within {seconds:g} s: connect {wanted - nodes} more, or set its "
+            f"min_train_nodes, min_available_nodes and min_evaluate_nodes to {nodes}."
+        )
+    # Without the attribute a strategy selects by a rule of its own, which cannot be checked here.
+    if not share:
+        return
+    selected = max(int(nodes * share), getattr(strategy, "min_train_nodes", 0))
+    if selected < least:
+        raise TooFewNodes(
+            f"Expected a strategy that selects {least} clients or more a round, which the "
+            f"guarantee counts on, got {name} with fraction_train={share}, which selects "
+            f"{selected} of {nodes}: set min_train_nodes={least}."
+        )
+
+
+def fewest(strategy: Strategy, least: int) -> int:
+    """Return the fewest clients with which a strategy begins a round of at least `least`."""
+    names = ("min_available_nodes", "min_train_nodes")
+    return max([least, *(getattr(strategy, name, 0) for name in names)])
+
+
+def check_local(local: Local) -> Local:
+    """Return the settings; ValueError if one of them has no effect on Flower.
+
+    Only those of what is trained have one: the user's train function decides all others.
+    """
+    if local != Local(parts=local.parts, frozen=local.frozen, buffers=local.buffers):
+        raise ValueError(
+            "Expected local to say what is trained (parts, frozen, buffers), got other settings "
+            "too: the train function decides them."
+        )
+    return local
 
 
 class QuantizedStrategy(Strategy):
@@ -104,10 +247,10 @@ class QuantizedStrategy(Strategy):
         examples: int | None = None,
     ) -> None:
         self.strategy, self.sums = ParameterFree() if strategy is None else strategy, sums
-        mod.check_inner(self.strategy)
+        check_inner(self.strategy)
         # Before its first step: a run that is restored must not keep moments of another run.
         self._initial_memory = state.memory(self.strategy)
-        self.local = mod.check_local(local)
+        self.local = check_local(local)
         scalars = scalar_encoder(mechanism, privacy)
         untuned = None
         if isinstance(self.strategy, ParameterFree):
@@ -131,7 +274,9 @@ class QuantizedStrategy(Strategy):
         self.least = sums.fewest(mechanism)
         self.rounds, self.needed = 3, self.least  # by default; Flower's own default is 3 rounds
         self._round: FlowerRound | None = None
+        self._prepared: RoundSum | None = None  # for the next round, in the messages of the last
         self._last, self._statistics = 0, None
+        self._logged: set[str] = set()
 
     for_target = classmethod(for_target)
 
@@ -172,8 +317,10 @@ class QuantizedStrategy(Strategy):
                     "Expected each client once in a round and within its epsilon, got a repeated "
                     "client or one above it."
                 )
-            begun = self.sums.begin(offer, sorted(chosen), log)
-            current = FlowerRound(number, arrays, requests, begun, grid, self.sums.step_timeout)
+            begun, following = self._sums(number, offer, chosen, view)
+            current = FlowerRound(
+                number, arrays, requests, begun, grid, self.sums.step_timeout, following
+            )
             current.run_steps(until=UPLOAD)
         except ValueError as error:
             # Nobody was asked to upload, so nobody is charged.
@@ -200,6 +347,7 @@ class QuantizedStrategy(Strategy):
         try:
             current.take(replies)
             current.run_steps()
+            self._prepared = current.next_sum
             step = run.step(round_sum, layout, old, self._last or self.rounds)
             moved = {name: Array(array) for name, array in layout.moved(old, step).items()}
         except ValueError as error:
@@ -239,7 +387,7 @@ class QuantizedStrategy(Strategy):
         return self.strategy.aggregate_evaluate(server_round + self.run.done, replies)
 
     def summary(self) -> None:
-        mod.summarise(self.strategy, self.run, self.least)
+        summarise(self.strategy, self.run, self.least)
 
     def start(
         self,
@@ -282,14 +430,14 @@ class QuantizedStrategy(Strategy):
                 stack.enter_context(files.folder(self.run.store.path.parent))
             arrays = self._restore_or(initial_arrays)
             done, planned = self.run.done, self.rounds if num_rounds is None else num_rounds
-            self._last, self._statistics = planned, statistics
+            self._last, self._statistics, self._prepared = planned, statistics, None
             if planned > done:
                 model = messages.model_arrays(arrays)
                 # On a copy: `statistics` must fail before clients are asked, if it fails.
                 self._settle(self._layout(model), model, ArrayRecord({**arrays}))
                 if self.run.mechanism.trust == "aggregate":
                     self.sums.check(log)
-                mod.check_nodes(grid, self.strategy, self.needed, connect_timeout)
+                check_nodes(grid, self.strategy, self.needed, connect_timeout)
 
             def evaluate(number: int, model: ArrayRecord) -> MetricRecord | None:
                 return evaluate_fn(number + done, model) if evaluate_fn else None
@@ -326,9 +474,32 @@ class QuantizedStrategy(Strategy):
         layout.check_running(self.local.buffers)
         return layout
 
+    def _sums(
+        self, number: int, offer: Offer, chosen: set[int], view: EligibleGrid
+    ) -> tuple[RoundSum, RoundSum | None]:
+        """Return the sum of a round, and that of the next one if it can be prepared meanwhile."""
+        prepared, self._prepared, clients = self._prepared, None, sorted(chosen)
+        if prepared is not None:
+            present = prepared.offer, prepared.step, sorted(prepared.pending)
+            if present != (offer, UPLOAD, clients) or len(clients) < self.least:
+                prepared = None
+        begun = prepared or self.sums.begin(offer, clients, self._log)
+        early = begun is prepared or begun.step != UPLOAD
+        # Worth it where a sum has steps before the upload, and the next round asks the same
+        # clients, as it does if all that are connected take part.
+        if early and number < self._last and chosen == set(view.get_node_ids()):
+            return begun, self.sums.begin(offer, clients, self._log)
+        return begun, None
+
+    def _log(self, level: int, line: str) -> None:
+        # What a sum says of its settings is the same in each round; warnings are of one round.
+        if level > INFO or line not in self._logged:
+            self._logged.add(line)
+            log(level, line)
+
     def _is_over(self, view: EligibleGrid, number: int) -> bool:
         # Only if epsilon is the reason: clients that are not connected may come back.
-        least = mod.fewest(self.strategy, self.least)
+        least = fewest(self.strategy, self.least)
         if not self.stopped and (left := len(list(view.get_node_ids()))) < least and view.hidden:
             self.run.stopped = (
                 f"before round {number}: epsilon of {view.hidden} clients would have exceeded "

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from randquant._internal import validate
 from randquant.channels.channel import Channel
-from randquant.privacy.accounting.martingale import RoundLoss
-from randquant.privacy.accounting.privacy_loss import DominatingPairs
 from randquant.privacy.divergence import UNIT
 from randquant.privacy.guarantee import LARGEST_COHORT, NEIGHBORINGS, Neighboring, Trust, Unit
+
+if TYPE_CHECKING:  # a client on Flower checks `examples` here, in a process for each message
+    from randquant.privacy.accounting.martingale import RoundLoss
+    from randquant.privacy.accounting.privacy_loss import DominatingPairs
 
 
 class ReleaseDefaults(Protocol):
