@@ -21,7 +21,7 @@ from randquant.mechanisms import DiscreteGaussian, Skellam
 from randquant.privacy import GaussianRelease, Guarantee, account, run_release, under_other_relation
 from randquant.reports import render_run
 from randquant.statistics import survey
-from randquant.statistics.encodings import Cells, Products, Tree
+from randquant.statistics.query import Cells, Products, Tree
 
 DELTA = 1e-5
 OF_EXAMPLES = 4

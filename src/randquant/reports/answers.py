@@ -13,8 +13,8 @@ from randquant.reports import meaning, pages
 from randquant.reports.figures import Axis, BandedCurve, Figure, Intervals, Ranged
 from randquant.reports.notebook import Facts
 from randquant.reports.pages import DataTable, Paragraphs, Section
-from randquant.statistics.answers import Table
 from randquant.statistics.estimate import Answer, Estimate, ends
+from randquant.statistics.table import Table
 
 COLUMN_NAMES = ("", "estimate", "95 % interval", "among these records", "noise", "sampling")
 

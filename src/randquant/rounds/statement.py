@@ -27,9 +27,9 @@ from randquant.privacy.accounting.relations import under_other_relation
 from randquant.privacy.accounting.sampling import HiddenCohorts, run_release, sampling_rate
 from randquant.privacy.guarantee import Guarantee, Neighboring
 from randquant.rounds.accountant import RunAccountant
-from randquant.statistics.answers import Table
-from randquant.statistics.encodings import Block, Cells, Products, Tree
+from randquant.statistics.query import Block, Cells, Products, Tree
 from randquant.statistics.surveys import Survey
+from randquant.statistics.table import Table
 
 FORMAT = "randquant certificate, version 1"
 
