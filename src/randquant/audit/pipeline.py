@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from randquant._internal import validate
+from randquant._internal.formatting import round_down
 from randquant._internal.progress import report
-from randquant._internal.rounding import round_down
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.audit.events import Outcomes, World, best_event, in_words, statistics
 from randquant.audit.proportions import ceiling, least_epsilon

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from randquant._internal import formatting
-from randquant._internal.formatting import bound, minus
-from randquant._internal.rounding import round_up
+from randquant._internal.formatting import bound, minus, round_up
 from randquant.channels.exact_moments import Moments
 from randquant.channels.wire import bits_per_code
 from randquant.mechanisms.registry import notes_on

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from randquant._internal import formatting
-from randquant._internal.formatting import count, minus
-from randquant._internal.rounding import round_up
+from randquant._internal.formatting import count, minus, round_up
 from randquant._internal.serialization import to_json
 from randquant.aggregation.worst_case_influence import describe_influence
 from randquant.mechanisms.registry import channel_mechanisms, notes_on

@@ -12,8 +12,8 @@ from typing import Any
 
 from randquant._internal import formatting
 from randquant._internal.formatting import minus
+from randquant._internal.installed import __version__
 from randquant._internal.serialization import to_json
-from randquant._internal.version import __version__
 from randquant.aggregation.helper_noise import parties_notes
 from randquant.aggregation.worst_case_influence import describe_influence
 from randquant.channels.channel import Channel

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from randquant._internal.rounding import round_down, round_up
+from randquant._internal.formatting import round_down, round_up
 from randquant.privacy.guarantee import Interval
 
 NORMAL_HALF_WIDTH = 2.05

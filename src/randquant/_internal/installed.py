@@ -1,9 +1,22 @@
-"""Optional packages: one error message that says how to install a missing one."""
+"""What is installed: this package's version, and optional packages or how to install them."""
 
 from __future__ import annotations
 
 import importlib
+from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType, TracebackType
+
+
+def _installed() -> str:
+    try:
+        return version("randquant")
+    except PackageNotFoundError:  # a source tree without installation
+        return "0+unknown"
+
+
+__version__ = _installed()
+"""The installed version, as `pip` knows it."""
+
 
 DISTRIBUTIONS = {
     "Crypto": "pycryptodome",
