@@ -15,10 +15,14 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from randquant._internal import validate
-from randquant.aggregation.defaults import MechanismDefaults, mean_error
+from randquant.aggregation.defaults import (
+    MechanismDefaults,
+    check_cohort_size,
+    for_each_payload,
+    mean_error,
+)
 from randquant.aggregation.mechanism import CoordinateError
-from randquant.aggregation.payloads import check_cohort_size, for_each_payload
-from randquant.aggregation.subset import (
+from randquant.aggregation.rotation import (
     Projection,
     check_coordinates,
     check_seed,

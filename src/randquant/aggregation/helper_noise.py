@@ -17,7 +17,7 @@ from randquant._internal import validate
 from randquant.aggregation.additive import HELP, IntegerUpdates, most_bits
 from randquant.aggregation.defaults import MechanismDefaults, mean_error
 from randquant.aggregation.mechanism import CoordinateError
-from randquant.aggregation.subset import subset_coding, subset_fields
+from randquant.aggregation.rotation import subset_coding, subset_fields
 from randquant.channels import wire
 from randquant.channels.keys import Key
 from randquant.mechanisms.record import (

@@ -17,7 +17,7 @@ from randquant.aggregation import modulus
 from randquant.aggregation.coordinate import ChannelMechanism, decoded_coordinate
 from randquant.aggregation.defaults import MechanismDefaults, mean_error
 from randquant.aggregation.mechanism import CoordinateError
-from randquant.aggregation.subset import (
+from randquant.aggregation.rotation import (
     Projection,
     check_coordinates,
     check_seed,
