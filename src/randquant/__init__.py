@@ -6,8 +6,7 @@ privacy figure printed is a proven bound for the whole run.
 
 from typing import TYPE_CHECKING
 
-from randquant._internal.installed import __version__
-from randquant._internal.lazy_imports import lazily
+from randquant._internal.imports import __version__, lazily
 from randquant.reports import notebook  # noqa: F401 - it registers what notebooks show
 
 if TYPE_CHECKING:

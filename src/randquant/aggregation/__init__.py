@@ -5,7 +5,7 @@ Training and deployment see only `UpdateMechanism`.
 
 from typing import TYPE_CHECKING
 
-from randquant._internal.lazy_imports import lazily
+from randquant._internal.imports import lazily
 
 if TYPE_CHECKING:
     from randquant.aggregation.additive import (

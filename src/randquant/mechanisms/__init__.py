@@ -5,7 +5,7 @@ A mechanism joins every command, table and contract test by the record in its ow
 
 from typing import TYPE_CHECKING
 
-from randquant._internal.lazy_imports import lazily
+from randquant._internal.imports import lazily
 from randquant.mechanisms.bins import erm, two_bins
 from randquant.mechanisms.interpolated import imvu
 from randquant.mechanisms.minimum_variance import mvu

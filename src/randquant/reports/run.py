@@ -12,7 +12,7 @@ from typing import Any
 
 from randquant._internal import formatting
 from randquant._internal.formatting import minus
-from randquant._internal.installed import __version__
+from randquant._internal.imports import __version__
 from randquant._internal.serialization import to_json
 from randquant.aggregation.helper_noise import parties_notes
 from randquant.aggregation.worst_case_influence import describe_influence
