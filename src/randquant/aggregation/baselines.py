@@ -322,6 +322,25 @@ def _check_thresholds(clip: float | None, clip_norm: float | None) -> None:
         validate.real("clip_norm", clip_norm, low=1e-30, high=1e30)
 
 
+def _mean_of_floats(payloads: Sequence[bytes], dimension: int) -> np.ndarray:
+    total = np.zeros(dimension, dtype=np.float64)
+
+    def use(payload: bytes) -> None:
+        nonlocal total
+        if len(payload) != 4 * dimension:
+            raise ValueError(f"Expected a payload of {4 * dimension} bytes, got {len(payload)}.")
+        total += finite(np.frombuffer(payload, dtype="<f4"))
+
+    for_each_payload(payloads, use)
+    return total / len(payloads)
+
+
+def _float_count(payload: bytes) -> int:
+    if len(payload) % 4 or not payload:
+        raise ValueError(f"Expected a payload of 4 bytes a coordinate, got {len(payload)} bytes.")
+    return len(payload) // 4
+
+
 RECORDS = (
     MechanismRecord(
         UNPROTECTED,
@@ -355,24 +374,3 @@ RECORDS = (
         place=3,
     ),
 )
-
-
-def _mean_of_floats(payloads: Sequence[bytes], dimension: int) -> np.ndarray:
-    """Average payloads of 32-bit floats: (dimension,) float64."""
-    total = np.zeros(dimension, dtype=np.float64)
-
-    def use(payload: bytes) -> None:
-        nonlocal total
-        if len(payload) != 4 * dimension:
-            raise ValueError(f"Expected a payload of {4 * dimension} bytes, got {len(payload)}.")
-        total += finite(np.frombuffer(payload, dtype="<f4"))
-
-    for_each_payload(payloads, use)
-    return total / len(payloads)
-
-
-def _float_count(payload: bytes) -> int:
-    """Count the 32-bit floats of a payload."""
-    if len(payload) % 4 or not payload:
-        raise ValueError(f"Expected a payload of 4 bytes a coordinate, got {len(payload)} bytes.")
-    return len(payload) // 4

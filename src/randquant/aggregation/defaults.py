@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy as np
 from randquant._internal import validate
 from randquant.aggregation.layout import Update, as_vector
 from randquant.aggregation.mechanism import CoordinateError, UpdateMechanism, normal_coordinate
-from randquant.aggregation.rotation import check_seed
+from randquant.aggregation.rotation import Projection, check_coordinates, check_seed
 from randquant.channels import wire
 from randquant.channels.keys import Key
 from randquant.privacy.accounting.release import Release, Releasing
@@ -194,6 +195,41 @@ class MechanismDefaults(Releasing):
             f"Expected a mechanism of this package, got a {type(self).__name__}: it cannot be "
             "saved or sent."
         )
+
+
+class ProjectedUpdates:
+    """The part of mechanisms that clip and rotate whole updates, and send all or some coordinates.
+
+    A mechanism names it before `MechanismDefaults`; the fields are those of `VectorMechanism`.
+    """
+
+    __slots__ = ()
+
+    clip_norm: float
+    rotation_seed: int
+    coordinates: int | None
+    subset_seed: int | None
+
+    def _check_projection(self) -> None:
+        validate.whole("rotation_seed", self.rotation_seed, low=0, high=2**64 - 1)
+        check_coordinates(self.coordinates)
+        check_seed(self.subset_seed)
+
+    def in_round(self: Any, seed: int) -> Any:
+        check_seed(seed)
+        return self if self.coordinates is None else replace(self, subset_seed=seed)
+
+    def projection(self, dimension: int) -> Projection:
+        return Projection(
+            dimension, self.clip_norm, self.rotation_seed, self.coordinates, self.subset_seed
+        )
+
+    def size(self, dimension: int) -> int:
+        return self.projection(dimension).size
+
+    def expected_error(self: Any, dimension: int) -> CoordinateError:
+        projection = self.projection(dimension)
+        return projection.error(mean_error(self, dimension, projection.rotated))
 
 
 def _first_dimension(mechanism: UpdateMechanism, payload: bytes) -> int:
