@@ -267,5 +267,5 @@ def test_a_page_prints_the_second_figure_no_smaller_than_it_is(epsilon):
     assert len(printed) == 2  # the card and the text
     for number in printed:
         assert Decimal(epsilon) <= Decimal(number.replace(",", ""))
-    assert "Beside the figures of others." in words
+    assert "How to compare it with other figures." in words
     assert "left out" not in Page(render_run(run)).words

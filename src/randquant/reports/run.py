@@ -20,7 +20,7 @@ from randquant.channels.channel import Channel
 from randquant.mechanisms.registry import notes_on
 from randquant.privacy.certificates.coordinate import certify
 from randquant.privacy.guarantee import MODEL_TERMS, NEIGHBORINGS, SIMULATED, Guarantee
-from randquant.reports import meaning, pages
+from randquant.reports import guarantee_text, pages
 from randquant.reports import run_pictures as pictures
 from randquant.reports.figures import COLORS, Axis, Figure, line_chart
 from randquant.reports.notebook import Facts, write_page
@@ -82,8 +82,8 @@ def _archived(record: RunRecord, folder: Path) -> dict[str, Any]:
     return {
         "randquant": __version__,
         **run_facts(record, baseline and baseline.summary),
-        "seen_by": None if summary.guarantee is None else meaning.observer(summary.guarantee),
-        "covered": meaning.covered_by(summary.guarantee, COVERED),
+        "seen_by": summary.guarantee and guarantee_text.observer(summary.guarantee),
+        "covered": guarantee_text.covered_by(summary.guarantee, COVERED),
         "not_covered": _not_covered(record, baseline, uncovered=False),
     }
 
@@ -160,7 +160,7 @@ def render(
                 columns=False,
                 text=True,
             ),
-            meaning.coverage(
+            guarantee_text.coverage(
                 run.summary.guarantee, COVERED, _not_covered(run, baseline, uncovered)
             ),
             Section("Training", pictures.training(run, baseline)),
@@ -168,7 +168,7 @@ def render(
             Section("One coordinate", pictures.coordinate(channel)),
             Section("Details", [_config_table(config), _round_table(run), Notes([ARCHIVED])]),
         ],
-        cards=_cards(run, baseline),
+        cards=[_accuracy_card(run, baseline), _upload_card(run), _guarantee_card(run)],
     )
 
 
@@ -188,13 +188,9 @@ def _lead(run: RunRecord) -> str:
     return " ".join([text, *notes, run.summary.advice]).strip()
 
 
-def _cards(run: RunRecord, baseline: RunRecord | None) -> list[Card]:
-    return [_accuracy_card(run, baseline), _upload_card(run), _guarantee_card(run)]
-
-
 COVERED = (
     "All that clients sent in the declared rounds: hence each round's released mean, its length, "
-    "the numbers sent beside updates, the models, and whatever is computed from these."
+    "the numbers sent with updates, the models, and whatever is computed from these."
 )
 
 UNSHOWN = (
@@ -273,7 +269,7 @@ def _guarantee_card(run: RunRecord) -> Card:
         [
             f"at δ = {minus(formatting.plain(guarantee.delta))}",
             scope,
-            *meaning.other_figure(run.summary.other_relation),
+            *guarantee_text.other_figure(run.summary.other_relation),
             *([_spent(run)] if run.summary.spent else []),
             *[SIMULATED] * guarantee.simulated,
             *(_visible_guarantee(other) for other in [run.summary.beside] if other is not None),
@@ -312,28 +308,28 @@ def _meaning(run: RunRecord, channel: Channel | None, hostile: str) -> Paragraph
         paragraphs = [("There is no guarantee.", "No finite ε is proven for this run.")]
     else:
         paragraphs = [
-            ("What is promised.", meaning.promise(guarantee)),
-            *meaning.comparison(guarantee, summary.other_relation),
+            ("What is promised.", guarantee_text.promise(guarantee)),
+            *guarantee_text.comparison(guarantee, summary.other_relation),
             *_terms(summary),
             *_parties(run),
             ("One coordinate and the whole run.", _scope(run, guarantee, channel)),
-            *meaning.size(guarantee),
-            *meaning.hostile(hostile),
+            *guarantee_text.size(guarantee),
+            *guarantee_text.hostile(hostile),
             ("Deployed and simulated.", _simulated(run)),
         ]
     return Paragraphs(paragraphs)
 
 
 def _terms(summary: RunSummary) -> list[tuple[str, str]]:
-    # Model trust assumes that nobody sees more than the models, which whoever quotes the figure
-    # must be able to claim.
+    # Model trust assumes that nobody sees more than the models, which is to be true wherever the
+    # figure is quoted.
     stated, other = summary.guarantee, summary.beside
     paragraphs = []
     if stated is not None and stated.trust == "model":
         terms = MODEL_TERMS[0].upper() + MODEL_TERMS[1:]
         text = (
-            f"{terms}. This page and the run's other files are for whoever may see more: only the "
-            "models may be published."
+            f"{terms}. This page and the run's other files are for those who may see more: only "
+            "the models may be published."
         )
         paragraphs.append(("When it may be claimed.", text))
     if other is not None:
@@ -341,7 +337,7 @@ def _terms(summary: RunSummary) -> list[tuple[str, str]]:
             f"Of the same run, for one whole {other.unit}: {_visible_guarantee(other)}, at the "
             "same δ."
         )
-        for figure in meaning.other_figure(summary.beside_other_relation):
+        for figure in guarantee_text.other_figure(summary.beside_other_relation):
             text += f" Likewise {figure}."
         paragraphs.append(("Another guarantee.", text))
     return paragraphs
@@ -436,7 +432,7 @@ def _simulated(run: RunRecord) -> str:
     # One key makes all random choices of a simulation, so its holder can subtract the noise.
     source, holder = "the seed in the table below", "anyone who knows it"
     if run.config.seed is None:
-        source, holder = "a secret key in the run's folder", "whoever has that file"
+        source, holder = "a secret key in the run's folder", "anyone who has that file"
     return (
         "This run simulated all clients on one machine, with every random choice drawn from "
         f"{source}: {holder} can repeat the choices and undo the protection. The guarantee is that "

@@ -92,7 +92,7 @@ def _numbers(run: RunRecord) -> list[Figure]:
             ("two standard deviations of its noise", low, "c1 faint"),
             ("", high, "c1 faint"),
         ]
-        note = "Sent beside the updates, in the same sum; the guarantee above covers it."
+        note = "Sent with the updates, in the same sum; the guarantee above covers it."
         title = f"Clients' {name}, per round"
         charts.append(line_chart(title, lines, "round", name, note=note))
     return charts
