@@ -20,7 +20,7 @@ from randquant.mechanisms.record import (
     UpdateSetting,
 )
 from randquant.mechanisms.registry import build, channel_mechanisms, register, unregister
-from randquant.mechanisms.silent_codes import sparse_ternary
+from randquant.mechanisms.ternary_codes import sparse_ternary
 from randquant.mechanisms.truncated_geometric import qmgeo
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         Skellam,
     )
     from randquant.mechanisms.registry import add, records_in
-    from randquant.mechanisms.silent_codes import MIN_ACTIVE_CODES, MIN_COHORT
+    from randquant.mechanisms.ternary_codes import MIN_ACTIVE_CODES, MIN_COHORT
 
 __all__ = [
     "CoordinateFamily",
