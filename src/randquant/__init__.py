@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from randquant.local_training.standardize import Standardize
     from randquant.mechanisms import design
     from randquant.mechanisms.bins import erm, two_bins
+    from randquant.mechanisms.from_design import mvu
     from randquant.mechanisms.interpolated import imvu
-    from randquant.mechanisms.minimum_variance import mvu
     from randquant.mechanisms.optimal_mechanism import optm
     from randquant.mechanisms.poisson_binomial import pbm
     from randquant.mechanisms.randomized_quantization import rqm, stochastic_rounding

@@ -5,11 +5,13 @@ import json
 import problems
 import pytest
 from interrupted import SMALL
+from torch import nn
 
 from randquant import cli
 from randquant.cli import progress
 from randquant.privacy import SIMULATED
-from randquant.reports import run_pictures as pictures
+from randquant.reports import run as page
+from randquant.training import Run
 
 
 @pytest.fixture(scope="module", params=[0, None])
@@ -27,7 +29,7 @@ def test_it_is_in_the_line_of_the_guarantee(trained):
     [line] = [line for line in progress.table(folder, run) if line.startswith("guarantee")]
     assert (SIMULATED in line) == seeded
     assert progress.result(folder, run)["guarantee"]["simulated"] is seeded
-    assert (SIMULATED in str(pictures.facts(run))) == seeded
+    assert (SIMULATED in str(page.facts(Run(nn.Identity(), run, folder, declared=2)))) == seeded
 
 
 def test_it_is_beside_runs_of_a_list(trained, tmp_path, capsys):

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from randquant._internal.imports import lazily
 from randquant.mechanisms.bins import erm, two_bins
+from randquant.mechanisms.from_design import mvu
 from randquant.mechanisms.interpolated import imvu
-from randquant.mechanisms.minimum_variance import mvu
 from randquant.mechanisms.optimal_mechanism import optm
 from randquant.mechanisms.poisson_binomial import pbm
 from randquant.mechanisms.randomized_quantization import rqm, stochastic_rounding
