@@ -6,7 +6,7 @@ The planted error is rounding to nearest: each printer must then be caught.
 import re
 from pathlib import Path
 
-from randquant._internal import rounding
+from randquant._internal import formatting
 
 UPPER = 7531.0 + 2.0**-30
 """To nearest this is printed as 7531, which is below it. Nothing else on a page is near."""
@@ -35,7 +35,7 @@ def check_outward(show, value: float, monkeypatch) -> None:
     found = near(show(), value)
     assert found
     assert within(found)
-    monkeypatch.setattr(rounding, "_rounded", to_nearest)  # the planted error
+    monkeypatch.setattr(formatting, "_rounded", to_nearest)  # the planted error
     assert not within(near(show(), value))
 
 

@@ -6,8 +6,7 @@ privacy figure printed is a proven bound for the whole run.
 
 from typing import TYPE_CHECKING
 
-from randquant._internal.lazy_imports import lazily
-from randquant._internal.version import __version__
+from randquant._internal.imports import __version__, lazily
 from randquant.reports import notebook  # noqa: F401 - it registers what notebooks show
 
 if TYPE_CHECKING:
@@ -27,8 +26,8 @@ if TYPE_CHECKING:
     from randquant.local_training.standardize import Standardize
     from randquant.mechanisms import design
     from randquant.mechanisms.bins import erm, two_bins
+    from randquant.mechanisms.from_design import mvu
     from randquant.mechanisms.interpolated import imvu
-    from randquant.mechanisms.minimum_variance import mvu
     from randquant.mechanisms.optimal_mechanism import optm
     from randquant.mechanisms.poisson_binomial import pbm
     from randquant.mechanisms.randomized_quantization import rqm, stochastic_rounding
@@ -58,13 +57,12 @@ if TYPE_CHECKING:
     from randquant.privacy.guarantee import Guarantee, Interval
     from randquant.reports.notebook import plot, report
     from randquant.rounds.statement import certificate_file
-    from randquant.statistics.answers import Table
-    from randquant.statistics.asking import statistics
-    from randquant.statistics.queries import Counts, Mean, Quantiles
-    from randquant.statistics.regression import Covariance, LinearRegression
+    from randquant.statistics.moments import Covariance, LinearRegression, Mean
+    from randquant.statistics.queries import Counts, Quantiles
     from randquant.statistics.survey_mechanism import SurveyMechanism
     from randquant.statistics.surveys import Survey, survey
     from randquant.statistics.survival import KaplanMeier, LogRank
+    from randquant.statistics.table import Table, statistics
     from randquant.training.federated import train
     from randquant.training.run import Run
     from randquant.training.server import Server

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from randquant._internal.lazy_imports import lazily
+from randquant._internal.imports import lazily
 from randquant.integrations.flower import installed  # noqa: F401 - before what needs it
 
 if TYPE_CHECKING:

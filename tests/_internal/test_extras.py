@@ -6,7 +6,7 @@ import builtins
 
 import pytest
 
-from randquant._internal import extras
+from randquant._internal import imports
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def missing(monkeypatch):
 )  # fmt: skip
 def test_the_sentence_names_what_pip_installs(package, shown, missing):
     missing([package])
-    with pytest.raises(ImportError) as caught, extras.needed("this test", "one", "two"):
+    with pytest.raises(ImportError) as caught, imports.needed("this test", "one", "two"):
         __import__(f"{package}.inner")
     assert str(caught.value) == (
         f"Expected the package {shown} for this test; it is not installed: "
@@ -40,7 +40,7 @@ def test_the_sentence_names_what_pip_installs(package, shown, missing):
 
 
 def test_a_package_that_does_not_load_is_told_apart_from_one_that_is_missing():
-    with pytest.raises(ImportError) as caught, extras.needed("training", "train"):
+    with pytest.raises(ImportError) as caught, imports.needed("training", "train"):
         raise ImportError("libfoo.so:\n cannot open.", name="torch._C")
     assert str(caught.value) == (
         "Expected the package torch to load for training, but: libfoo.so: cannot open. Install it "
@@ -49,11 +49,12 @@ def test_a_package_that_does_not_load_is_told_apart_from_one_that_is_missing():
 
 
 def test_an_error_of_ours_stays_what_it_is():
-    with pytest.raises(ModuleNotFoundError, match=r"randquant\.nothing"), extras.needed("x", "y"):
+    passed_on = pytest.raises(ModuleNotFoundError, match=r"randquant\.nothing")
+    with passed_on, imports.needed("x", "y"):
         import randquant.nothing  # type: ignore  # noqa: F401
-    with pytest.raises(ZeroDivisionError), extras.needed("x", "y"):
+    with pytest.raises(ZeroDivisionError), imports.needed("x", "y"):
         print(1 / 0)
-    with pytest.raises(ImportError) as caught, extras.needed("the outer", "a"):
-        extras.load("mouse_pictures", "the inner", "b")
+    with pytest.raises(ImportError) as caught, imports.needed("the outer", "a"):
+        imports.load("mouse_pictures", "the inner", "b")
     assert "the inner" in str(caught.value)
     assert "[b]" in str(caught.value)

@@ -21,7 +21,7 @@ from randquant.aggregation import (
     VectorMechanism,
     update_mechanism,
 )
-from randquant.aggregation import subset as module
+from randquant.aggregation import rotation as module
 from randquant.channels import Key, wire
 from randquant.privacy import account
 

@@ -19,7 +19,7 @@ from randquant.cli.commands import account as account_command
 from randquant.cli.commands import audit as audit_command
 from randquant.cli.commands import plan as plan_command
 from randquant.cli.commands import statistics as statistics_command
-from randquant.statistics import asking
+from randquant.statistics import table as asking
 
 NOISE, BITS = 1.75, 14
 

@@ -15,7 +15,7 @@ from randquant.cli.commands import audit, compare, design, helper, statistics
 from randquant.mechanisms import design as designing
 from randquant.planning import compare as comparing
 from randquant.rounds import helper_service
-from randquant.statistics import asking
+from randquant.statistics import table as asking
 
 LEVELS, ORDER = {"values": None, "levels": 4}, {"constraint": "renyi"}
 SUMMED = {"trust": "aggregate"}

@@ -52,7 +52,7 @@ from randquant.secure_sums import (  # noqa: E402
 )
 from randquant.secure_sums.helper import message, proven  # noqa: E402
 from randquant.secure_sums.secagg import crypto  # noqa: E402
-from randquant.secure_sums.vdaf import serialization  # noqa: E402
+from randquant.secure_sums.vdaf.prio3 import encode_input_share  # noqa: E402
 from randquant.statistics import Counts, Mean, survey  # noqa: E402
 
 FORMAT = "randquant golden vectors, version 1"
@@ -360,8 +360,8 @@ def proven_sum(inputs: Mapping[str, Any]) -> dict[str, Any]:
             "proofs": prio3.PROOFS, "context": proven.proof_context(digest).hex(),
         },
         "nonce": sealed.bound[:16].hex(), "public share": sealed.bound[16:].hex(),
-        "helper share": bytes(serialization.encode_input_share(prio3, helper)).hex(),
-        "leader share": bytes(serialization.encode_input_share(prio3, leader)).hex(),
+        "helper share": bytes(encode_input_share(prio3, helper)).hex(),
+        "leader share": bytes(encode_input_share(prio3, leader)).hex(),
         "verifier of the leader": verifier.hex(),
         "output share of the helper": bytes(prio3.field.encode_vec(total)).hex(),
         "message": sent.hex(),

@@ -30,7 +30,7 @@ from pages import Page
 import randquant as rq
 from randquant import cli
 from randquant._internal import serialization
-from randquant._internal.rounding import round_up
+from randquant._internal.formatting import round_up
 from randquant.integrations import QuantizedStrategy
 from randquant.integrations.flower import state
 from randquant.privacy import NEIGHBORINGS, account

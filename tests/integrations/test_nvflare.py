@@ -22,7 +22,7 @@ from nvflare_job import (
 )
 
 from randquant._internal import files
-from randquant._internal.rounding import round_up
+from randquant._internal.formatting import round_up
 from randquant.aggregation import AdditiveMechanism, VectorMechanism
 from randquant.integrations import REQUEST, SESSION, QuantizeController, QuantizeFilter
 from randquant.integrations.nvflare import tasks

@@ -21,7 +21,7 @@ from randquant.mechanisms import DiscreteGaussian, Skellam
 from randquant.privacy import GaussianRelease, Guarantee, account, run_release, under_other_relation
 from randquant.reports import render_run
 from randquant.statistics import survey
-from randquant.statistics.encodings import Cells, Products, Tree
+from randquant.statistics.query import Cells, Products, Tree
 
 DELTA = 1e-5
 OF_EXAMPLES = 4
@@ -275,5 +275,5 @@ def test_a_page_prints_each_figure_for_its_relation_and_no_smaller_than_it_is(ep
         assert len(printed) == 1 + (relation != stated)
         for text in printed:
             assert Decimal(figures[relation]) <= Decimal(text.replace(",", ""))
-    assert "Beside the figures of others." in words
+    assert "How to compare it with other figures." in words
     assert "Both hold" not in Page(render_run(run)).words

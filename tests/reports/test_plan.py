@@ -8,7 +8,7 @@ from pages import Page
 
 import randquant as rq
 from randquant import cli
-from randquant._internal.rounding import round_up
+from randquant._internal.formatting import round_up
 from randquant.planning import Candidate, DecodedError, Limit, compare
 from randquant.privacy import Interval
 from randquant.reports import comparison, plan

@@ -12,9 +12,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from made_runs import promise, record
 from pages import Page, check_charts, check_self_contained
+from torch import nn
 
 import randquant as rq
-from randquant.reports import LARGE_EPSILON, render_run, run_pictures
+from randquant.reports import LARGE_EPSILON, render_run
+from randquant.reports import run as pictures
+from randquant.training import Run
 
 HOSTILE = "<script>alert('1')</script>\"><img src=https://example.org/x>&amp;"
 
@@ -168,11 +171,12 @@ def test_what_no_epsilon_covers_is_shown_only_if_asked_and_marked(baseline) -> N
     assert len(check_charts(asked)) == len(check_charts(text)) + 2
 
 
-def test_a_picture_of_a_run_has_nothing_that_no_epsilon_covers() -> None:
+def test_a_picture_of_a_run_has_nothing_that_no_epsilon_covers(tmp_path) -> None:
     run = record(promise(7.93))
     regression = dataclasses.replace(run.summary, accuracy=None)
     for summary in (run.summary, regression):
-        shown = run_pictures.overview(dataclasses.replace(run, summary=summary))
+        changed = dataclasses.replace(run, summary=summary)
+        shown = pictures.figures(Run(nn.Identity(), changed, tmp_path, declared=3))
         labels = [label for figure in shown for line in figure.lines for label in [line.label]]
         assert labels
         assert not any("train" in label for label in labels)

@@ -14,7 +14,7 @@ from randquant.channels import Key
 from randquant.mechanisms import DiscreteLaplace
 from randquant.privacy import LaplaceRelease
 from randquant.statistics import Survey, read_frames, survey
-from randquant.statistics.asking import noisy_answers
+from randquant.statistics.table import noisy_answers
 
 QUERIES = {
     "age": rq.Mean(18, 100),

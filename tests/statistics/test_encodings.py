@@ -9,7 +9,7 @@ import pytest
 from scipy.spatial.distance import pdist
 
 from randquant.channels import Key
-from randquant.statistics import Cells, Products, Tree, encodings
+from randquant.statistics import Cells, Products, Tree, query
 
 AMPLITUDE = 200
 
@@ -102,7 +102,7 @@ def test_rounding_at_random_has_the_right_mean_and_never_moves_by_more_than_one(
 
 def test_records_beyond_one_chunk_are_rounded_with_other_words(monkeypatch):
     rows = np.full((64, 1), 0.1234)
-    monkeypatch.setattr(encodings, "CHUNK_SIZE", 32)
+    monkeypatch.setattr(query, "CHUNK_SIZE", 32)
     first, both = (
         Products(1).total(rows[:count], 100, "l2", Key.from_seed(2)) for count in (32, 64)
     )

@@ -14,7 +14,8 @@ import pytest
 import randquant as rq
 from randquant.channels import Key
 from randquant.mechanisms import DiscreteLaplace
-from randquant.statistics import Survey, asking, survey
+from randquant.statistics import Survey, survey
+from randquant.statistics import table as asking
 from randquant.statistics.records import read_frames
 
 SETTINGS = {

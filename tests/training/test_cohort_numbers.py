@@ -18,7 +18,6 @@ from randquant.channels import Key
 from randquant.local_training import Learner, make_problem
 from randquant.privacy import HiddenCohorts, account
 from randquant.reports import run as page
-from randquant.reports import run_pictures as pictures
 from randquant.rounds import UpdatePreparation
 from randquant.training import RoundCollector, configured_mechanism, prepare
 
@@ -114,7 +113,7 @@ def test_numbers_are_in_the_account_and_on_the_page(tmp_path):
     assert "62 coordinates and 3 numbers beside them in each" in page.render(
         whole, None, None, None
     )
-    charts = {chart.title: chart for chart in pictures.training(whole, None)}
+    charts = {chart.title: chart for chart in page.training_charts(whole, None)}
     points = charts["Clients' num-examples, per round"].lines[0].points
     released = [m.numbers["num-examples"] for m in whole.metrics]
     assert [y for _, y in points] == pytest.approx(released, rel=1e-2)

@@ -38,7 +38,7 @@ def as_page(
     return page(
         "reproduction.html",
         f"randquant-papers reproduce {result.name}",
-        beside=gallery,
+        script_in_file=gallery,
         templates=TEMPLATES,
         navigated=gallery,
         before=before,

@@ -2,14 +2,14 @@
 
 from typing import TYPE_CHECKING
 
-from randquant._internal.lazy_imports import lazily
+from randquant._internal.imports import lazily
 
 if TYPE_CHECKING:
     from randquant._internal.declared import Count, Server
-    from randquant._internal.lazy_imports import Face
-    from randquant._internal.patterns import checked, matches
+    from randquant._internal.formatting import round_down, round_up
+    from randquant._internal.imports import Face
     from randquant._internal.progress import WaitingBar, report, reporting, waiting
-    from randquant._internal.rounding import round_down, round_up
     from randquant._internal.serialization import from_json, to_json, write_atomic
+    from randquant._internal.validate import matches, name_patterns
 
 lazily(__name__)

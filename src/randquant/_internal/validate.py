@@ -10,8 +10,9 @@ import math
 import numbers
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from decimal import Decimal
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -297,3 +298,46 @@ def check_parameters(name: str, parameters: Any) -> None:
 
 def _because(why: str) -> str:
     return f": {why}" if why else ""
+
+
+Patterns = str | Iterable[str] | None
+"""One pattern, several, or none."""
+
+
+def name_patterns(
+    name: str, value: Patterns, known: Collection[str], kind: str = "names"
+) -> tuple[str, ...]:
+    """Check that each pattern matches at least one known name; return the patterns.
+
+    Args:
+        name: the argument's name, for messages.
+        value: patterns as in `fnmatch`, with case.
+        known: all existing names.
+        kind: a plural noun for the names, for messages.
+
+    Raises:
+        TypeError: a pattern is not a text.
+        ValueError: a pattern matches no name.
+
+    Example:
+        >>> name_patterns("parts", "head.*", ["body.weight", "head.weight"])
+        ('head.*',)
+    """
+    try:
+        patterns = (value,) if isinstance(value, str) else tuple(value or ())
+    except TypeError:
+        raise TypeError(f"Expected {name} as patterns of names, got {value!r}.") from None
+    for pattern in patterns:
+        if not isinstance(pattern, str):
+            raise TypeError(f"Expected {name} as patterns of names, got {pattern!r}.")
+        if not any(matches(each, (pattern,)) for each in known):
+            first = ", ".join([*known][:6]) + (", …" if len(known) > 6 else "")
+            raise ValueError(
+                f"Expected {name} to match {kind}, got {pattern!r}, which matches none of "
+                f"{first or 'no names'}."
+            )
+    return patterns
+
+
+def matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)

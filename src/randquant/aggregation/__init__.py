@@ -5,7 +5,7 @@ Training and deployment see only `UpdateMechanism`.
 
 from typing import TYPE_CHECKING
 
-from randquant._internal.lazy_imports import lazily
+from randquant._internal.imports import lazily
 
 if TYPE_CHECKING:
     from randquant.aggregation.additive import (
@@ -19,12 +19,11 @@ if TYPE_CHECKING:
     from randquant.aggregation.baselines import CentralGaussian, ClippedSGD, LocalGaussian, gaussian
     from randquant.aggregation.clipping import ClippedSum, clip_to_norm, scale_to_norm, shorten
     from randquant.aggregation.coordinate import ChannelMechanism, log_equal_codes
-    from randquant.aggregation.defaults import MechanismDefaults
+    from randquant.aggregation.defaults import MAX_LOG_COLLISION, MechanismDefaults
     from randquant.aggregation.helper_noise import HELPER_NOISE, HelperNoise
     from randquant.aggregation.layout import StateLayout, as_vector, is_running, update_dimension
     from randquant.aggregation.mechanism import CoordinateError, UpdateMechanism
     from randquant.aggregation.modulus import lifted, sum_bits, wrap_probability
-    from randquant.aggregation.payloads import MAX_LOG_COLLISION
     from randquant.aggregation.registry import (
         all_mechanisms,
         from_record,
@@ -32,9 +31,8 @@ if TYPE_CHECKING:
         save,
         update_mechanism,
     )
-    from randquant.aggregation.rotation import Rotation, hadamard
+    from randquant.aggregation.rotation import Projection, Rotation, Subset, hadamard
     from randquant.aggregation.sign_sgd import SignSGD
-    from randquant.aggregation.subset import Projection, Subset
     from randquant.aggregation.vector import VectorMechanism
     from randquant.aggregation.worst_case_influence import describe_influence
 

@@ -15,16 +15,13 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from randquant._internal import validate
-from randquant.aggregation.defaults import MechanismDefaults, mean_error
-from randquant.aggregation.mechanism import CoordinateError
-from randquant.aggregation.payloads import check_cohort_size, for_each_payload
-from randquant.aggregation.subset import (
-    Projection,
-    check_coordinates,
-    check_seed,
-    subset_coding,
-    subset_fields,
+from randquant.aggregation.defaults import (
+    MechanismDefaults,
+    ProjectedUpdates,
+    check_cohort_size,
+    for_each_payload,
 )
+from randquant.aggregation.rotation import subset_coding, subset_fields
 from randquant.channels import wire
 from randquant.channels.keys import Key
 from randquant.mechanisms.noise import LARGEST_VARIANCE, NOISES
@@ -68,7 +65,7 @@ class NoisePlan:
     deviation: float
 
 
-class IntegerUpdates:
+class IntegerUpdates(ProjectedUpdates):
     """The base of mechanisms that round whole updates to a grid of integers.
 
     Their fields are those of `AdditiveMechanism`, but for what says whose noise is in a sum.
@@ -76,13 +73,9 @@ class IntegerUpdates:
 
     __slots__ = ()
 
-    clip_norm: float
     noise_multiplier: float
     bits: int
     deviations: float
-    rotation_seed: int
-    coordinates: int | None
-    subset_seed: int | None
 
     channel = None
 
@@ -94,9 +87,7 @@ class IntegerUpdates:
         validate.real("noise_multiplier", self.noise_multiplier, low=1e-6, high=1e6)
         validate.whole("bits", self.bits, low=2, high=24)
         validate.real("deviations", self.deviations, low=1, high=1e3)
-        validate.whole("rotation_seed", self.rotation_seed, low=0, high=2**64 - 1)
-        check_coordinates(self.coordinates)
-        check_seed(self.subset_seed)
+        self._check_projection()
 
     @property
     def trust(self) -> Trust:
@@ -106,16 +97,6 @@ class IntegerUpdates:
     def summands(self: Any) -> int:
         # Clients whose updates the range of a sum has room for.
         return self.cohort
-
-    def in_round(self: Any, seed: int) -> Any:
-        check_seed(seed)
-        return self if self.coordinates is None else replace(self, subset_seed=seed)
-
-    def projection(self, dimension: int) -> Projection:
-        return Projection(
-            dimension, self.clip_norm, rotation_seed=self.rotation_seed,
-            coordinates=self.coordinates, subset_seed=self.subset_seed,
-        )  # fmt: skip
 
     def plan(self: Any, dimension: int) -> NoisePlan:
         """Return the grid and the noise for updates of this dimension."""
@@ -147,9 +128,6 @@ class IntegerUpdates:
 
     def payload_bytes(self: Any, dimension: int) -> int:
         return self.upload_bytes(dimension)
-
-    def size(self, dimension: int) -> int:
-        return self.projection(dimension).size
 
     def decode(
         self: Any, totals: np.ndarray, clients: int, dimension: int, bits: int | None = None
@@ -200,6 +178,12 @@ class IntegerUpdates:
         grid = {"scale": plan.scale, "bound": plan.bound}
         update = self.projection(dimension).certified
         return {"kind": "integer noise", "grid": grid, "noise": plan.noise, "update": update}
+
+    def _fields(self: Any) -> dict[str, Any]:
+        # As a record has them.
+        fields = asdict(self)
+        some = subset_fields(fields.pop("coordinates"), fields.pop("subset_seed"))
+        return {**fields, **some}
 
     def _rounding_variance(self, x: np.ndarray, scale: float) -> np.ndarray:
         # In steps^2, of one client's coordinates of these values.
@@ -306,15 +290,10 @@ class AdditiveMechanism(IntegerUpdates, MechanismDefaults):
         plan = self.plan(dimension)
         return x, (plan.noise.variance + self._rounding_variance(x, plan.scale)) / plan.scale**2
 
-    def expected_error(self, dimension: int) -> CoordinateError:
-        projection = self.projection(dimension)
-        return projection.error(mean_error(self, dimension, projection.rotated))
-
     def record(self) -> dict[str, Any]:
         # The kind of noise is the mechanism's name.
-        fields = asdict(self)
-        some = subset_fields(fields.pop("coordinates"), fields.pop("subset_seed"))
-        return {"mechanism": fields.pop("kind"), **fields, **some}
+        fields = self._fields()
+        return {"mechanism": fields.pop("kind"), **fields}
 
 
 def round_within(steps: np.ndarray, bound: int, key: Key) -> np.ndarray:

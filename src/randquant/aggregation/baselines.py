@@ -13,12 +13,16 @@ from typing import Any, final
 import numpy as np
 
 from randquant._internal import validate
-from randquant.aggregation.clipping import clip_to_norm
-from randquant.aggregation.defaults import MechanismDefaults, error_unknown, unclipped_pair
+from randquant.aggregation.clipping import clip_to_norm, finite
+from randquant.aggregation.defaults import (
+    MechanismDefaults,
+    error_unknown,
+    for_each_payload,
+    unclipped_pair,
+)
 from randquant.aggregation.layout import Update, as_vector
 from randquant.aggregation.mechanism import CoordinateError
-from randquant.aggregation.payloads import finite, float_count, mean_of_floats
-from randquant.aggregation.subset import unrotated
+from randquant.aggregation.rotation import unrotated
 from randquant.channels import wire
 from randquant.channels.keys import Key
 from randquant.mechanisms.record import (
@@ -41,10 +45,10 @@ class FloatPayloads:
     __slots__ = ()
 
     def mean_vector(self, payloads: Sequence[bytes], dimension: int, key: Key | None) -> np.ndarray:
-        return mean_of_floats(payloads, dimension).astype(np.float32)
+        return _mean_of_floats(payloads, dimension).astype(np.float32)
 
     def payload_dimension(self, payload: bytes) -> int:
-        return float_count(payload)
+        return _float_count(payload)
 
     def payload_bytes(self, dimension: int) -> int:
         return wire.floats(dimension)
@@ -151,7 +155,7 @@ class CentralGaussian(FloatPayloads, MechanismDefaults):
                 "Expected a key, got key=None: the server of a gaussian draws the noise, so give "
                 "mean(payloads, key=rq.Key.generate())."
             )
-        mean = mean_of_floats(payloads, dimension)
+        mean = _mean_of_floats(payloads, dimension)
         if self.clip_norm is not None:
             distance = 2 * self.clip_norm
         else:
@@ -316,6 +320,25 @@ def _check_thresholds(clip: float | None, clip_norm: float | None) -> None:
         validate.real("clip", clip, above=0)
     if clip_norm is not None:
         validate.real("clip_norm", clip_norm, low=1e-30, high=1e30)
+
+
+def _mean_of_floats(payloads: Sequence[bytes], dimension: int) -> np.ndarray:
+    total = np.zeros(dimension, dtype=np.float64)
+
+    def use(payload: bytes) -> None:
+        nonlocal total
+        if len(payload) != 4 * dimension:
+            raise ValueError(f"Expected a payload of {4 * dimension} bytes, got {len(payload)}.")
+        total += finite(np.frombuffer(payload, dtype="<f4"))
+
+    for_each_payload(payloads, use)
+    return total / len(payloads)
+
+
+def _float_count(payload: bytes) -> int:
+    if len(payload) % 4 or not payload:
+        raise ValueError(f"Expected a payload of 4 bytes a coordinate, got {len(payload)} bytes.")
+    return len(payload) // 4
 
 
 RECORDS = (

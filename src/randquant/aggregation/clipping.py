@@ -9,8 +9,6 @@ import math
 
 import numpy as np
 
-from randquant.aggregation.payloads import finite
-
 ALONG_WEIGHTS_LOSS_SCALE, WHOLE_UPDATE_LOSS_SCALE = 2.0, 6.0
 """An update is shortened where a client's loss, as a share of that of a guess, is below 1/2 (along
 the weights) and below 1/6 (as a whole, where no noise hides it). Twice as large a factor halves
@@ -171,3 +169,14 @@ def _room(clip_norm: float, size: int) -> float:
             f"Expected at most 2**30 coordinates, got {size}: beyond, rounding may exceed the norm."
         )
     return clip_norm * (1 - 2.0**-22) - size * 2.0**-150
+
+
+def finite(update: np.ndarray) -> np.ndarray:
+    """Return the update, or raise a ValueError that names its first NaN or infinity."""
+    bad = np.flatnonzero(~np.isfinite(update))
+    if bad.size:
+        raise ValueError(
+            f"Expected finite values to send, got {update[bad[0]]} at index [{bad[0]}]: "
+            "drop or repair this update."
+        )
+    return update

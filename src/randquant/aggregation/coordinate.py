@@ -12,9 +12,8 @@ import numpy as np
 
 from randquant._internal import validate
 from randquant.aggregation import modulus
-from randquant.aggregation.defaults import MechanismDefaults
-from randquant.aggregation.payloads import check_cohort_size, for_each_payload
-from randquant.aggregation.subset import unrotated
+from randquant.aggregation.defaults import MechanismDefaults, check_cohort_size, for_each_payload
+from randquant.aggregation.rotation import unrotated
 from randquant.channels import wire
 from randquant.channels.channel import Channel
 from randquant.channels.encoding import encode_payload, encode_payloads

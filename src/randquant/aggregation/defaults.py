@@ -1,9 +1,11 @@
-"""Default answers that most mechanisms share: the class that a mechanism derives from."""
+"""The class that mechanisms derive from: default answers, and checks of the payloads of a sum."""
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,8 +13,7 @@ import numpy as np
 from randquant._internal import validate
 from randquant.aggregation.layout import Update, as_vector
 from randquant.aggregation.mechanism import CoordinateError, UpdateMechanism, normal_coordinate
-from randquant.aggregation.payloads import as_payloads, check_payloads
-from randquant.aggregation.subset import check_seed
+from randquant.aggregation.rotation import Projection, check_coordinates, check_seed
 from randquant.channels import wire
 from randquant.channels.keys import Key
 from randquant.privacy.accounting.release import Release, Releasing
@@ -21,9 +22,12 @@ from randquant.privacy.guarantee import Neighboring
 AUDIT_SCALE = 1024.0
 """Audit inputs are this many times the clipping threshold, so that missing clipping shows."""
 
-
 MAX_COORDINATES = 2**40
 """Most coordinates of an update; a larger number is a mistake, not an update."""
+
+MAX_LOG_COLLISION = -40 * math.log(2)
+"""Equal payloads whose log probability is below this are taken for duplicates: of 2**40 calls of
+`mean` with payloads of different clients, at most one is refused by chance."""
 
 
 class MechanismDefaults(Releasing):
@@ -60,7 +64,7 @@ class MechanismDefaults(Releasing):
     def mean_vector(self, payloads: Sequence[bytes], dimension: int, key: Key | None) -> np.ndarray:
         """Estimate the mean, (d,) float32, from at least one payload; `mean` checks for copies.
 
-        `payloads.for_each_payload` names a bad payload by its index.
+        `for_each_payload` names a bad payload by its index.
         """
 
     @abstractmethod
@@ -81,13 +85,13 @@ class MechanismDefaults(Releasing):
         key: Key | None = None,
     ) -> np.ndarray:
         """Check that there are enough payloads, each once, and estimate the mean."""
-        listed = as_payloads(payloads)
+        listed = _as_payloads(payloads)
         if dimension is None:
             dimension = _first_dimension(self, listed[0])
         dimension = validate.whole("dimension", dimension, low=1, high=MAX_COORDINATES)
         if key is not None:
             validate.kind("key", key, Key)
-        check_payloads(listed, self.cohort, self.log_equal(dimension))
+        _check_payloads(listed, self.cohort, self.log_equal(dimension))
         return self.mean_vector(listed, dimension, key)
 
     def payload_dimension(self: UpdateMechanism, payload: bytes) -> int:
@@ -193,6 +197,41 @@ class MechanismDefaults(Releasing):
         )
 
 
+class ProjectedUpdates:
+    """The part of mechanisms that clip and rotate whole updates, and send all or some coordinates.
+
+    A mechanism names it before `MechanismDefaults`; the fields are those of `VectorMechanism`.
+    """
+
+    __slots__ = ()
+
+    clip_norm: float
+    rotation_seed: int
+    coordinates: int | None
+    subset_seed: int | None
+
+    def _check_projection(self) -> None:
+        validate.whole("rotation_seed", self.rotation_seed, low=0, high=2**64 - 1)
+        check_coordinates(self.coordinates)
+        check_seed(self.subset_seed)
+
+    def in_round(self: Any, seed: int) -> Any:
+        check_seed(seed)
+        return self if self.coordinates is None else replace(self, subset_seed=seed)
+
+    def projection(self, dimension: int) -> Projection:
+        return Projection(
+            dimension, self.clip_norm, self.rotation_seed, self.coordinates, self.subset_seed
+        )
+
+    def size(self, dimension: int) -> int:
+        return self.projection(dimension).size
+
+    def expected_error(self: Any, dimension: int) -> CoordinateError:
+        projection = self.projection(dimension)
+        return projection.error(mean_error(self, dimension, projection.rotated))
+
+
 def _first_dimension(mechanism: UpdateMechanism, payload: bytes) -> int:
     try:
         return mechanism.payload_dimension(payload)
@@ -230,3 +269,76 @@ def error_unknown(mechanism: object) -> TypeError:
         f"Expected a mechanism for whole updates clipped in l2, got {mechanism!r}: the expected "
         "error is known for those only."
     )
+
+
+def _as_payloads(payloads: Iterable[bytes]) -> list[bytes]:
+    """Return the payloads as a list of bytes.
+
+    Raises:
+        ValueError: the list is empty.
+        TypeError: it is not a list of payloads, or one of them is not bytes; the error names it.
+    """
+    if isinstance(payloads, bytes | bytearray | memoryview | str):
+        raise TypeError(
+            f"Expected a list of payloads, got {type(payloads).__name__}: put it in []."
+        )
+    listed = validate.listed("payloads", payloads)
+    if not listed:
+        raise ValueError("Expected at least one payload to aggregate, got 0 payloads.")
+    for index, payload in enumerate(listed):
+        if not isinstance(payload, bytes | bytearray | memoryview):
+            raise TypeError(
+                f"payload {index}: Expected bytes from encode, got {type(payload).__name__}."
+            )
+    return [bytes(payload) for payload in listed]
+
+
+def for_each_payload(payloads: Sequence[bytes], use: Callable[[bytes], object]) -> None:
+    """Call `use` with each payload, in order.
+
+    Raises:
+        ValueError: `use` raised one; the error names the payload by its index.
+    """
+    for index, payload in enumerate(payloads):
+        try:
+            use(payload)
+        except ValueError as error:
+            raise ValueError(f"payload {index}: {error}") from error
+
+
+def check_cohort_size(clients: int, cohort: int) -> None:
+    if clients < cohort:
+        raise ValueError(
+            f"Expected at least {cohort} payloads in a sum, got {clients}: with the noise of "
+            "fewer clients the guarantee does not hold."
+        )
+
+
+def _check_payloads(payloads: Sequence[bytes], cohort: int, log_equal: float) -> None:
+    """Check that enough different clients sent the payloads of a sum.
+
+    A duplicate adds no noise of its own, and its client would count twice. Duplicates are
+    recognised by their bytes, and so only if two clients hardly ever send equal payloads: n
+    payloads hold an equal pair by chance with a probability of at most n (n - 1) / 2 times that of
+    one pair (`docs/theory/encoding.md`), which must be below 2**-40.
+
+    Args:
+        payloads: of one sum.
+        cohort: how many clients the guarantee relies on; 1 relies on nobody else.
+        log_equal: upper bound of the log probability that two clients send equal payloads, over
+            all updates.
+
+    Raises:
+        ValueError: there are fewer than `cohort`; or one is a duplicate, although any two would be
+            equal with a log probability below MAX_LOG_COLLISION.
+    """
+    check_cohort_size(len(payloads), cohort)
+    copies = len(payloads) - len(set(payloads))
+    if copies and log_equal + math.log(math.comb(len(payloads), 2)) < MAX_LOG_COLLISION:
+        first: dict[bytes, int] = {}
+        index = next(i for i, p in enumerate(payloads) if first.setdefault(p, i) != i)
+        raise ValueError(
+            f"Expected each client's payload once in a sum, got {copies} duplicates among "
+            f"{len(payloads)}, payload {index} is payload {first[payloads[index]]} again: a "
+            "duplicate counts its client twice and adds no noise of its own."
+        )

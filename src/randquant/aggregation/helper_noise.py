@@ -8,7 +8,7 @@ Derivation: `docs/theory/helper-sums.md`, Propositions 13 to 15.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import numpy as np
@@ -17,7 +17,7 @@ from randquant._internal import validate
 from randquant.aggregation.additive import HELP, IntegerUpdates, most_bits
 from randquant.aggregation.defaults import MechanismDefaults, mean_error
 from randquant.aggregation.mechanism import CoordinateError
-from randquant.aggregation.subset import subset_coding, subset_fields
+from randquant.aggregation.rotation import subset_coding
 from randquant.channels import wire
 from randquant.channels.keys import Key
 from randquant.mechanisms.record import (
@@ -152,9 +152,7 @@ class HelperNoise(IntegerUpdates, MechanismDefaults):
         return {**fields, "kind": "party noise", "parties": parties}
 
     def record(self) -> dict[str, Any]:
-        fields = asdict(self)
-        some = subset_fields(fields.pop("coordinates"), fields.pop("subset_seed"))
-        return {"mechanism": HELPER_NOISE, **fields, **some}
+        return {"mechanism": HELPER_NOISE, **self._fields()}
 
 
 def describe_parties(server_noise: bool) -> str:

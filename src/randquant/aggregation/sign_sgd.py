@@ -12,8 +12,7 @@ from scipy.special import erf
 
 from randquant._internal import validate
 from randquant.aggregation.baselines import LocalGaussian
-from randquant.aggregation.defaults import MechanismDefaults
-from randquant.aggregation.payloads import for_each_payload
+from randquant.aggregation.defaults import MechanismDefaults, for_each_payload
 from randquant.channels import wire
 from randquant.channels.keys import Key
 from randquant.mechanisms.record import (

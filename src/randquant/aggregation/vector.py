@@ -15,15 +15,8 @@ import numpy as np
 from randquant._internal import validate
 from randquant.aggregation import modulus
 from randquant.aggregation.coordinate import ChannelMechanism, decoded_coordinate
-from randquant.aggregation.defaults import MechanismDefaults, mean_error
-from randquant.aggregation.mechanism import CoordinateError
-from randquant.aggregation.subset import (
-    Projection,
-    check_coordinates,
-    check_seed,
-    subset_coding,
-    subset_fields,
-)
+from randquant.aggregation.defaults import MechanismDefaults, ProjectedUpdates
+from randquant.aggregation.rotation import subset_coding, subset_fields
 from randquant.channels import wire
 from randquant.channels.channel import Channel
 from randquant.channels.encoding import encode_payload
@@ -36,7 +29,7 @@ from randquant.privacy.guarantee import Neighboring, Trust
 
 @final
 @dataclass(frozen=True, slots=True)
-class VectorMechanism(MechanismDefaults):
+class VectorMechanism(ProjectedUpdates, MechanismDefaults):
     """One channel on every coordinate of an update whose norm is clipped first.
 
     Args:
@@ -91,9 +84,7 @@ class VectorMechanism(MechanismDefaults):
 
     def __post_init__(self) -> None:
         validate.convert_numbers(self)
-        validate.whole("rotation_seed", self.rotation_seed, low=0, high=2**64 - 1)
-        check_coordinates(self.coordinates)
-        check_seed(self.subset_seed)
+        self._check_projection()
         VectorRelease(  # checks the rest
             self.channel, self.clip_norm, 1, 1, self.trust, cohort=self.cohort
         )
@@ -106,16 +97,6 @@ class VectorMechanism(MechanismDefaults):
     @property
     def coding(self) -> wire.Coding:
         return subset_coding(self.channel, self.coordinates, self.subset_seed)
-
-    def in_round(self, seed: int) -> VectorMechanism:
-        check_seed(seed)
-        return self if self.coordinates is None else replace(self, subset_seed=seed)
-
-    def projection(self, dimension: int) -> Projection:
-        return Projection(
-            dimension, self.clip_norm, self.rotation_seed, self.coordinates,
-            self.subset_seed,
-        )  # fmt: skip
 
     def encode_vector(self, vector: np.ndarray, key: Key) -> bytes:
         """Clip the norm, rotate, restrict, clip coordinates, draw codes, pack: the payload."""
@@ -146,9 +127,6 @@ class VectorMechanism(MechanismDefaults):
         # theory/narrow-sums.md, Proposition 3: of a coordinate before a subset is clipped again.
         deviation = self.clip_norm / math.sqrt(projection.rotated)
         return modulus.sum_bits(self.channel, clients, projection.size, deviation)
-
-    def size(self, dimension: int) -> int:
-        return self.projection(dimension).size
 
     def decode(
         self, totals: np.ndarray, clients: int, dimension: int, bits: int | None = None
@@ -184,10 +162,6 @@ class VectorMechanism(MechanismDefaults):
 
     def decoded(self, x: np.ndarray, dimension: int) -> tuple[np.ndarray, np.ndarray]:
         return decoded_coordinate(self.channel, x)
-
-    def expected_error(self, dimension: int) -> CoordinateError:
-        projection = self.projection(dimension)
-        return projection.error(mean_error(self, dimension, projection.rotated))
 
     def certified(self, dimension: int) -> dict[str, Any]:
         update = self.projection(dimension).certified

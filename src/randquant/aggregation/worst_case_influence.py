@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
-from randquant._internal.rounding import round_up
+from randquant._internal.formatting import round_up
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.secure_sums.helper.proven import proven_bytes
 

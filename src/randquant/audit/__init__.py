@@ -2,11 +2,18 @@
 
 from typing import TYPE_CHECKING
 
-from randquant._internal.lazy_imports import lazily
+from randquant._internal.imports import lazily
 
 if TYPE_CHECKING:
-    from randquant.audit.events import Outcomes, best_event, in_words, statistics
+    from randquant.audit.events import (
+        Outcomes,
+        best_event,
+        ceiling,
+        in_words,
+        least_epsilon,
+        proportion,
+        statistics,
+    )
     from randquant.audit.pipeline import MIN_TRIAL_COUNT, Audit, cohort_inputs, worst_inputs
-    from randquant.audit.proportions import ceiling, least_epsilon, proportion
 
 lazily(__name__)

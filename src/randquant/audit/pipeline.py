@@ -12,11 +12,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from randquant._internal import validate
+from randquant._internal.formatting import round_down
 from randquant._internal.progress import report
-from randquant._internal.rounding import round_down
 from randquant.aggregation.mechanism import UpdateMechanism
-from randquant.audit.events import Outcomes, World, best_event, in_words, statistics
-from randquant.audit.proportions import ceiling, least_epsilon
+from randquant.audit.events import (
+    Outcomes,
+    World,
+    best_event,
+    ceiling,
+    in_words,
+    least_epsilon,
+    statistics,
+)
 from randquant.channels import wire
 from randquant.channels.keys import Key
 from randquant.privacy.accounting.accountant import account

@@ -111,7 +111,7 @@ PADDED_VERSION = 3
 """Version of a payload whose last codes are padding, as a rotated update's are."""
 
 PARTIAL_VERSION = 4
-"""Version of a payload with fewer codes than an update has coordinates (`aggregation.subset`)."""
+"""Version of a payload with fewer codes than an update has coordinates (`aggregation.rotation`)."""
 
 HEADER = struct.Struct("<4sBBHQ16s8s")
 """Layout of the header, whose fields the module describes."""

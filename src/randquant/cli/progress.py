@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from randquant._internal.formatting import count
-from randquant._internal.rounding import round_up
+from randquant._internal.formatting import count, round_up
 from randquant.aggregation.helper_noise import parties_notes
 from randquant.privacy.accounting.relations import other_relation_lines
 from randquant.privacy.certificates.coordinate import Certificate, certify

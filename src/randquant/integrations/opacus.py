@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from randquant._internal.extras import needed
+from randquant._internal.imports import needed
 from randquant.privacy.accounting.steps import GaussianSteps
 from randquant.privacy.guarantee import Guarantee
 

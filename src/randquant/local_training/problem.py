@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from randquant._internal import patterns, validate
+from randquant._internal import validate
 from randquant.local_training.batch_norm import ServerStatistics
 from randquant.local_training.clients import (
     ClientSet,
@@ -279,14 +279,14 @@ def select_parts(
             "nothing to train."
         )
     every = [name for names in aliases.values() for name in names]
-    wanted = patterns.checked("parts", parts, every, "parameters' names")
-    unwanted = patterns.checked("frozen", frozen, every, "parameters' names")
+    wanted = validate.name_patterns("parts", parts, every, "parameters' names")
+    unwanted = validate.name_patterns("frozen", frozen, every, "parameters' names")
     chosen = []
     for name, parameter in model.named_parameters():
         tied = aliases[id(parameter)]
-        if not parameter.requires_grad or any(patterns.matches(each, unwanted) for each in tied):
+        if not parameter.requires_grad or any(validate.matches(each, unwanted) for each in tied):
             continue
-        if parts is not None and not any(patterns.matches(each, wanted) for each in tied):
+        if parts is not None and not any(validate.matches(each, wanted) for each in tied):
             continue
         if isinstance(parameter, nn.parameter.UninitializedParameter):
             raise ValueError(

@@ -17,11 +17,11 @@ from randquant._internal import declared, validate
 from randquant._internal.serialization import from_json
 from randquant.channels.keys import Key
 from randquant.privacy.guarantee import Trust, Unit
-from randquant.statistics.asking import noisy_answers
-from randquant.statistics.queries import Mean
+from randquant.statistics.moments import Mean
 from randquant.statistics.query import bounds
 from randquant.statistics.records import one_of_each
 from randquant.statistics.surveys import Survey, survey
+from randquant.statistics.table import noisy_answers
 
 Bound = float | tuple[float, ...]
 

@@ -5,10 +5,10 @@ A mechanism joins every command, table and contract test by the record in its ow
 
 from typing import TYPE_CHECKING
 
-from randquant._internal.lazy_imports import lazily
+from randquant._internal.imports import lazily
 from randquant.mechanisms.bins import erm, two_bins
+from randquant.mechanisms.from_design import mvu
 from randquant.mechanisms.interpolated import imvu
-from randquant.mechanisms.minimum_variance import mvu
 from randquant.mechanisms.optimal_mechanism import optm
 from randquant.mechanisms.poisson_binomial import pbm
 from randquant.mechanisms.randomized_quantization import rqm, stochastic_rounding
@@ -20,7 +20,7 @@ from randquant.mechanisms.record import (
     UpdateSetting,
 )
 from randquant.mechanisms.registry import build, channel_mechanisms, register, unregister
-from randquant.mechanisms.silent_codes import sparse_ternary
+from randquant.mechanisms.ternary_codes import sparse_ternary
 from randquant.mechanisms.truncated_geometric import qmgeo
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         Skellam,
     )
     from randquant.mechanisms.registry import add, records_in
-    from randquant.mechanisms.silent_codes import MIN_ACTIVE_CODES, MIN_COHORT
+    from randquant.mechanisms.ternary_codes import MIN_ACTIVE_CODES, MIN_COHORT
 
 __all__ = [
     "CoordinateFamily",

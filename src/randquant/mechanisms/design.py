@@ -15,7 +15,7 @@ import numpy as np
 from scipy import sparse
 
 from randquant._internal import validate
-from randquant._internal.rounding import round_up
+from randquant._internal.formatting import round_up
 from randquant.channels.channel import MAX_MAGNITUDE, Channel, from_probabilities
 from randquant.mechanisms.design_programme import (
     Conditions,

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from randquant._internal import validate
-from randquant._internal.rounding import round_up
+from randquant._internal.formatting import round_up
 from randquant.channels.channel import Channel
 from randquant.mechanisms.bins import checked_bins, two_bins
 from randquant.mechanisms.record import (

@@ -105,7 +105,7 @@ class UpdateSetting:
         server_noise: whether the server adds noise as well as the helper, where the helper does.
         size: coordinates of a rotated update, the dimension padded to a power of two.
         sharing: clients that share the noise, those of a sum; otherwise one.
-        part: norm of what is sent of an update over clip_norm, see `aggregation.subset`.
+        part: norm of what is sent of an update over clip_norm, see `aggregation.rotation`.
         levels: most codes of a channel.
         clip: clipping threshold of a rotated coordinate, at most clip_norm.
         distance: largest L2 distance between two neighbouring updates.

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
 from randquant._internal import validate
+from randquant._internal.formatting import round_up
 from randquant._internal.progress import searching
-from randquant._internal.rounding import round_up
 from randquant.privacy.accounting.accountant import account, account_at, gaussian_order
 from randquant.privacy.accounting.gaussian import gaussian_epsilon, gaussian_noise
 from randquant.privacy.accounting.release import Release, Releasing, check_examples

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from randquant._internal import validate
-from randquant._internal.rounding import round_up
+from randquant._internal.formatting import round_up
 from randquant.aggregation.helper_noise import HELPER_NOISE
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.registry import all_mechanisms

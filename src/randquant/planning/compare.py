@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from randquant._internal import validate
+from randquant._internal.formatting import round_up
 from randquant._internal.progress import report, step, waiting
-from randquant._internal.rounding import round_up
 from randquant.channels.channel import Channel
 from randquant.channels.exact_moments import Moments, moments
 from randquant.mechanisms.record import AverageError, CoordinateTarget

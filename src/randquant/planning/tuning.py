@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from randquant._internal import validate
+from randquant._internal.formatting import round_up
 from randquant._internal.progress import report
-from randquant._internal.rounding import round_up
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.registry import all_mechanisms, update_mechanism
 from randquant.channels.channel import Channel

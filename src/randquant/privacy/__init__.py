@@ -2,10 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-from randquant._internal.lazy_imports import lazily
+from randquant._internal.imports import lazily
 
 if TYPE_CHECKING:
-    from randquant._internal.rounding import round_down, round_up
+    from randquant._internal.formatting import round_down, round_up
     from randquant.privacy.accounting.accountant import (
         ORDERS,
         RESERVED_SHARE,

@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Literal
 
 from randquant._internal import validate
-from randquant._internal.rounding import round_up
+from randquant._internal.formatting import round_up
 
 Neighboring = Literal["replace_one", "zero_out"]
 """What an adversary tries to tell apart. `replace_one`: everything one client holds is exchanged

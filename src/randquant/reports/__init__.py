@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from randquant._internal.lazy_imports import lazily
+from randquant._internal.imports import lazily
 
 if TYPE_CHECKING:
     from randquant._internal import formatting
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     )
     from randquant.reports.figures import checked as figure_from_json
     from randquant.reports.figures import plain as figure_to_json
-    from randquant.reports.meaning import LARGE_EPSILON
+    from randquant.reports.guarantee_text import LARGE_EPSILON
     from randquant.reports.notebook import display
     from randquant.reports.pages import (
         CHARTS_FILE,

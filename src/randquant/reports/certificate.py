@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from randquant._internal.formatting import bound, minus
 from randquant.privacy.certificates.coordinate import Certificate
-from randquant.reports import meaning, pages
+from randquant.reports import guarantee_text, pages
 from randquant.reports.channel import codes_sent
 from randquant.reports.figures import Figure
 from randquant.reports.notebook import Facts
@@ -54,5 +54,5 @@ def page(certificate: Certificate) -> str:
     """Write a certificate as the text of one HTML page."""
     table = DataTable(*facts(certificate), "settings")
     lead = "For one coordinate and one release; for a whole run see an account."
-    sections = [Section("", [*figures(certificate), table]), meaning.coverage_of_codes()]
+    sections = [Section("", [*figures(certificate), table]), guarantee_text.coverage_of_codes()]
     return pages.report("randquant certify", "A certificate", _title(certificate), lead, sections)

@@ -9,7 +9,7 @@ import numpy as np
 from randquant._internal.formatting import minus
 from randquant.channels.channel import Channel
 from randquant.privacy.certificates.coordinate import certify
-from randquant.reports import meaning, pages
+from randquant.reports import guarantee_text, pages
 from randquant.reports.figures import Axis, Figure, StackedAreas, grouped_bars
 from randquant.reports.notebook import Facts
 from randquant.reports.pages import DataTable, Section
@@ -57,7 +57,7 @@ ACROSS = Axis("Rényi order (log scale)", log=True)
 
 
 def divergences(channel: Channel) -> list[tuple[float, float]]:
-    """Return Rényi orders, each with the upper bound of one coordinate's divergence."""
+    # Upper bounds for one coordinate, by Rényi order.
     return [(order, certify(channel, order).epsilon.upper) for order in ORDERS]
 
 
@@ -81,5 +81,5 @@ def page(channel: Channel) -> str:
     """Write a channel as the text of one HTML page."""
     table = DataTable(*facts(channel), "settings")
     lead = "The distribution of the code that is sent, for every input."
-    sections = [Section("", [*figures(channel), table]), meaning.coverage_of_codes()]
+    sections = [Section("", [*figures(channel), table]), guarantee_text.coverage_of_codes()]
     return pages.report("randquant channel", "A channel", "A channel", lead, sections)

@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 
 from randquant._internal import formatting
-from randquant._internal.formatting import bound, minus
-from randquant._internal.rounding import round_up
+from randquant._internal.formatting import bound, minus, round_up
 from randquant.channels.exact_moments import Moments
 from randquant.channels.wire import bits_per_code
 from randquant.mechanisms.registry import notes_on
 from randquant.planning.compare import Comparison, Measured
-from randquant.reports import meaning, pages
+from randquant.reports import guarantee_text, pages
 from randquant.reports.channel import ACROSS, UP, codes_sent, divergences
 from randquant.reports.figures import Axis, Figure, Mark, ScatterPlot, Series, line_chart
 from randquant.reports.notebook import Facts
@@ -222,7 +221,7 @@ def page(comparison: Comparison) -> str:
             Section(f"Privacy and error{several}", _curves(comparison, levels, drawn)),
             Section(f"What is sent{several}", _code_charts(drawn)),
         ]
-    sections.append(meaning.coverage_of_codes())
+    sections.append(guarantee_text.coverage_of_codes())
     kind = "Mechanisms side by side"
     return pages.report("randquant compare", kind, _title(comparison), _lead(comparison), sections)
 

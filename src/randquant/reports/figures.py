@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from randquant._internal.rounding import round_up
+from randquant._internal.formatting import round_up
 
 Style = Annotated[str, msgspec.Meta(pattern=r"^c[1-8]( (dashed|faint)){0,2}$")]
 """A colour, and how a line is drawn."""

@@ -28,7 +28,7 @@ HOMES = {
     "randquant.planning.plans.Plan": "plan",
     "randquant.training.run.Run": "run",
     "randquant.rounds.history.History": "flower",
-    "randquant.statistics.answers.Table": "answers",
+    "randquant.statistics.table.Table": "answers",
 }
 """The module here that shows each class, by its functions `figures`, `facts` and `page`."""
 

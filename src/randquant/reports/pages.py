@@ -12,10 +12,10 @@ import functools
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from randquant._internal.imports import __version__
 from randquant.reports import chart_marks, charts
 from randquant.reports.figures import Figure, GroupedBars, LineChart, ScatterPlot, Series
 
@@ -128,7 +128,7 @@ def page(
     title: str,
     *,
     live: bool = True,
-    beside: bool = False,
+    script_in_file: bool = False,
     style: str = "",
     script: str = "",
     templates: Path | None = None,
@@ -140,8 +140,8 @@ def page(
         template: its file name, in the caller's `templates` or among those of this package.
         title: of the document.
         live: whether charts react to a pointer, by a script.
-        beside: whether that script is in the file CHARTS_FILE in the page's folder, not in the
-            page.
+        script_in_file: whether that script is in the file CHARTS_FILE in the page's folder, not in
+            the page.
         style: file name of another style sheet.
         script: file name of another script.
         templates: a folder with the caller's own templates, style sheets and scripts.
@@ -157,11 +157,11 @@ def page(
     has_charts = "application/json" in (text := body.render(**context, **_frame(title, style)))
     if not has_charts and not script:
         return text
-    scripts = [charts_script()] if has_charts and not beside else []
+    scripts = [charts_script()] if has_charts and not script_in_file else []
     if script:
         assert environment.loader is not None
         scripts.append(environment.loader.get_source(environment, script)[0])
-    frame = _frame(title, style, scripts, CHARTS_FILE if has_charts and beside else "")
+    frame = _frame(title, style, scripts, CHARTS_FILE if has_charts and script_in_file else "")
     return body.render(**context, **frame)
 
 
@@ -207,16 +207,9 @@ def _frame(
         "policy": Markup(policy),
         "styles": ["style.css", *([style] if style else [])],
         "scripts": [Markup(text) for text in scripts],
-        "beside": script_file,
-        "version": _version(),
+        "script_file": script_file,
+        "version": f"randquant {__version__}",
     }
-
-
-def _version() -> str:
-    try:
-        return f"randquant {metadata.version('randquant')}"
-    except metadata.PackageNotFoundError:
-        return "randquant"
 
 
 @functools.cache

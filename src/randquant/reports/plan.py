@@ -6,15 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from randquant._internal import formatting
-from randquant._internal.formatting import count, minus
-from randquant._internal.rounding import round_up
+from randquant._internal.formatting import count, minus, round_up
 from randquant._internal.serialization import to_json
 from randquant.aggregation.worst_case_influence import describe_influence
 from randquant.mechanisms.registry import channel_mechanisms, notes_on
 from randquant.planning.plans import Candidate, DecodedError, Need, Plan, code, other_guarantee
 from randquant.privacy.accounting.relations import other_relation, other_relation_lines
 from randquant.privacy.guarantee import MODEL_TERMS
-from randquant.reports import meaning, pages
+from randquant.reports import guarantee_text, pages
 from randquant.reports.figures import Axis, Figure, Mark, ScatterPlot, Series
 from randquant.reports.notebook import Facts
 from randquant.reports.pages import CodeLine, DataTable, Notes, Section
@@ -161,7 +160,7 @@ def page(plan: Plan) -> str:
         line = CodeLine(code(plan.recommended, plan.need))
         sections.append(Section("Recommended", [line, Notes(_guaranteed(plan))], columns=False))
     sections.append(
-        meaning.coverage_without_data(
+        guarantee_text.coverage_without_data(
             "Everything that one client would send in the whole run, by the printed epsilon.",
             "Errors are those of noise and rounding and say nothing of the task. A length of the "
             "means, or a threshold, that was found by looking at clients' data costs what no "

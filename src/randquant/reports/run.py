@@ -12,20 +12,19 @@ from typing import Any
 
 from randquant._internal import formatting
 from randquant._internal.formatting import minus
+from randquant._internal.imports import __version__
 from randquant._internal.serialization import to_json
-from randquant._internal.version import __version__
 from randquant.aggregation.helper_noise import parties_notes
 from randquant.aggregation.worst_case_influence import describe_influence
 from randquant.channels.channel import Channel
 from randquant.mechanisms.registry import notes_on
 from randquant.privacy.certificates.coordinate import certify
 from randquant.privacy.guarantee import MODEL_TERMS, NEIGHBORINGS, SIMULATED, Guarantee
-from randquant.reports import meaning, pages
-from randquant.reports import run_pictures as pictures
+from randquant.reports import guarantee_text, pages
+from randquant.reports.channel import ACROSS, UP, codes_sent, divergences
 from randquant.reports.figures import COLORS, Axis, Figure, line_chart
 from randquant.reports.notebook import Facts, write_page
 from randquant.reports.pages import DataTable, Notes, Paragraphs, Part, Section
-from randquant.reports.run_pictures import SO_FAR
 from randquant.training.config import NAMES, TrainConfig, differing, flat, setting_value
 from randquant.training.configured import describe_upload
 from randquant.training.records import RoundMetrics, RunRecord, RunSummary
@@ -38,13 +37,44 @@ TABLE_ROWS = 20
 
 Card = tuple[str, str, list[str]]  # name, figure, lines below it
 
+Pick = Callable[[RoundMetrics], float | None]
+
+Drawn = tuple[str, Sequence[tuple[float, float]], str]  # label, points, style of a line
+
+WITHOUT = "without privacy: no ε covers it"
+"""Label of a run that was trained without privacy, on clients' data, for comparison."""
+
+SPENT = "Epsilon so far, per round"
+SO_FAR = (
+    "A proven upper bound for a run that was declared to end with that round. A run whose end was "
+    "chosen by looking at it has the guarantee of all rounds that were declared."
+)
+
 
 def figures(run: Run) -> list[Figure]:
-    return pictures.overview(run.record)
+    """Draw accuracy (or loss, if it was not measured) and epsilon over rounds, for a notebook."""
+    first, *others = training_charts(run.record, None)
+    return [first, *(chart for chart in others if chart.title == SPENT)]
 
 
 def facts(run: Run) -> Facts:
-    return pictures.facts(run.record)
+    """Return a run as a short table; its epsilon is never printed below its value."""
+    record, summary = run.record, run.record.summary
+    guarantee = summary.guarantee
+    rows = [
+        ("accuracy, %", formatting.number(summary.accuracy, 2, scale=100)),
+        *(
+            (name, formatting.number(value, 4))
+            for name, value in summary.figures_if_imbalanced.items()
+        ),
+        ("test loss", formatting.number(summary.loss, 4)),
+        ("ε ≤", "no privacy" if guarantee is None else _spent_in_all(guarantee)),
+        ("δ", "" if guarantee is None else minus(formatting.plain(guarantee.delta))),
+        ("trust", "" if guarantee is None else guarantee.trust),
+        ("rounds", str(record.rounds)),
+        ("upload of a client and round", formatting.byte_size(summary.bytes_per_upload)),
+    ]
+    return _title(record.config), ("fact", "value"), [row for row in rows if row[1]]
 
 
 def page(run: Run, uncovered: bool = False) -> str:
@@ -82,8 +112,8 @@ def _archived(record: RunRecord, folder: Path) -> dict[str, Any]:
     return {
         "randquant": __version__,
         **run_facts(record, baseline and baseline.summary),
-        "seen_by": None if summary.guarantee is None else meaning.observer(summary.guarantee),
-        "covered": meaning.covered_by(summary.guarantee, COVERED),
+        "seen_by": summary.guarantee and guarantee_text.observer(summary.guarantee),
+        "covered": guarantee_text.covered_by(summary.guarantee, COVERED),
         "not_covered": _not_covered(record, baseline, uncovered=False),
     }
 
@@ -146,7 +176,7 @@ def render(
         Equal input gives equal bytes.
     """
     config = run.config
-    title = pictures.titled(config)
+    title = _title(config)
     # The meaning comes before the charts: a figure without its terms is easily misquoted.
     return pages.report(
         title,
@@ -160,15 +190,15 @@ def render(
                 columns=False,
                 text=True,
             ),
-            meaning.coverage(
+            guarantee_text.coverage(
                 run.summary.guarantee, COVERED, _not_covered(run, baseline, uncovered)
             ),
-            Section("Training", pictures.training(run, baseline)),
-            Section("Not covered by the guarantee", pictures.uncovered(run) * uncovered),
-            Section("One coordinate", pictures.coordinate(channel)),
+            Section("Training", training_charts(run, baseline)),
+            Section("Not covered by the guarantee", _uncovered_charts(run) * uncovered),
+            Section("One coordinate", _coordinate_charts(channel)),
             Section("Details", [_config_table(config), _round_table(run), Notes([ARCHIVED])]),
         ],
-        cards=_cards(run, baseline),
+        cards=[_accuracy_card(run, baseline), _upload_card(run), _guarantee_card(run)],
     )
 
 
@@ -188,13 +218,9 @@ def _lead(run: RunRecord) -> str:
     return " ".join([text, *notes, run.summary.advice]).strip()
 
 
-def _cards(run: RunRecord, baseline: RunRecord | None) -> list[Card]:
-    return [_accuracy_card(run, baseline), _upload_card(run), _guarantee_card(run)]
-
-
 COVERED = (
     "All that clients sent in the declared rounds: hence each round's released mean, its length, "
-    "the numbers sent beside updates, the models, and whatever is computed from these."
+    "the numbers sent with updates, the models, and whatever is computed from these."
 )
 
 UNSHOWN = (
@@ -228,7 +254,7 @@ def _accuracy_card(run: RunRecord, baseline: RunRecord | None) -> Card:
     lines = ["No run without privacy to compare with."]
     if baseline is not None and (reference := baseline.summary.accuracy) is not None:
         difference = f"Difference {minus(f'{100 * (accuracy - reference):+.2f}')} points"
-        lines = [f"{100 * reference:.2f}\u00a0% {pictures.WITHOUT}", difference]
+        lines = [f"{100 * reference:.2f}\u00a0% {WITHOUT}", difference]
     return "Test accuracy", f"{100 * accuracy:.2f}\u00a0%", [*_imbalance_lines(run.summary), *lines]
 
 
@@ -273,7 +299,7 @@ def _guarantee_card(run: RunRecord) -> Card:
         [
             f"at δ = {minus(formatting.plain(guarantee.delta))}",
             scope,
-            *meaning.other_figure(run.summary.other_relation),
+            *guarantee_text.other_figure(run.summary.other_relation),
             *([_spent(run)] if run.summary.spent else []),
             *[SIMULATED] * guarantee.simulated,
             *(_visible_guarantee(other) for other in [run.summary.beside] if other is not None),
@@ -312,28 +338,28 @@ def _meaning(run: RunRecord, channel: Channel | None, hostile: str) -> Paragraph
         paragraphs = [("There is no guarantee.", "No finite ε is proven for this run.")]
     else:
         paragraphs = [
-            ("What is promised.", meaning.promise(guarantee)),
-            *meaning.comparison(guarantee, summary.other_relation),
+            ("What is promised.", guarantee_text.promise(guarantee)),
+            *guarantee_text.comparison(guarantee, summary.other_relation),
             *_terms(summary),
             *_parties(run),
             ("One coordinate and the whole run.", _scope(run, guarantee, channel)),
-            *meaning.size(guarantee),
-            *meaning.hostile(hostile),
+            *guarantee_text.size(guarantee),
+            *guarantee_text.hostile(hostile),
             ("Deployed and simulated.", _simulated(run)),
         ]
     return Paragraphs(paragraphs)
 
 
 def _terms(summary: RunSummary) -> list[tuple[str, str]]:
-    # Model trust assumes that nobody sees more than the models, which whoever quotes the figure
-    # must be able to claim.
+    # Model trust assumes that nobody sees more than the models, which is to be true wherever the
+    # figure is quoted.
     stated, other = summary.guarantee, summary.beside
     paragraphs = []
     if stated is not None and stated.trust == "model":
         terms = MODEL_TERMS[0].upper() + MODEL_TERMS[1:]
         text = (
-            f"{terms}. This page and the run's other files are for whoever may see more: only the "
-            "models may be published."
+            f"{terms}. This page and the run's other files are for those who may see more: only "
+            "the models may be published."
         )
         paragraphs.append(("When it may be claimed.", text))
     if other is not None:
@@ -341,7 +367,7 @@ def _terms(summary: RunSummary) -> list[tuple[str, str]]:
             f"Of the same run, for one whole {other.unit}: {_visible_guarantee(other)}, at the "
             "same δ."
         )
-        for figure in meaning.other_figure(summary.beside_other_relation):
+        for figure in guarantee_text.other_figure(summary.beside_other_relation):
             text += f" Likewise {figure}."
         paragraphs.append(("Another guarantee.", text))
     return paragraphs
@@ -436,13 +462,148 @@ def _simulated(run: RunRecord) -> str:
     # One key makes all random choices of a simulation, so its holder can subtract the noise.
     source, holder = "the seed in the table below", "anyone who knows it"
     if run.config.seed is None:
-        source, holder = "a secret key in the run's folder", "whoever has that file"
+        source, holder = "a secret key in the run's folder", "anyone who has that file"
     return (
         "This run simulated all clients on one machine, with every random choice drawn from "
         f"{source}: {holder} can repeat the choices and undo the protection. The guarantee is that "
         "of the mechanism as deployed, each client with a secret key of its own, and no statement "
         "about the data this simulation stored."
     )
+
+
+# The pictures of one run: its training, and one coordinate.
+
+
+def _title(config: TrainConfig) -> str:
+    """Return the title of a run: its clients and its mechanism."""
+    mechanism = "own mechanism" if config.own_mechanism else config.mechanism
+    return f"{formatting.count(config.task.population, 'client')} · {mechanism}"
+
+
+def training_charts(run: RunRecord, baseline: RunRecord | None) -> list[Figure]:
+    """Draw accuracy, loss and epsilon over rounds; measurements that do not exist are left out."""
+
+    def lines(pick: Pick) -> list[Drawn]:
+        drawn: list[Drawn] = [(f"this run ({run.config.mechanism})", _points(run, pick), "c1")]
+        if baseline is not None:
+            drawn.append((WITHOUT, _points(baseline, pick), "c2 dashed"))
+        return drawn
+
+    accuracy = lines(lambda m: None if m.accuracy is None else 100 * m.accuracy)
+    loss = lines(lambda m: m.loss)
+    charts: list[Figure] = [
+        line_chart("Accuracy on test data, per round", accuracy, "round", "accuracy, %"),
+        line_chart("Loss on test data, per round", loss, "round", _loss_label(run)),
+    ]
+    # A regression has a loss and no accuracy.
+    charts = charts if run.summary.accuracy is not None else charts[1:]
+    return [*charts, *_signal_and_noise(run), *_number_charts(run), *_epsilon_chart(run)]
+
+
+def _uncovered_charts(run: RunRecord) -> list[Figure]:
+    """Draw what no epsilon covers: the clients' training loss and the time of each round."""
+    loss, seconds = (_points(run, pick) for pick in (lambda m: m.train_loss, lambda m: m.seconds))
+    return [
+        line_chart(f"{title}: no ε covers it", [(label, points, "c1")], "round", up)
+        for title, label, points, up in (
+            ("Loss on clients' training data", "mean of the cohort", loss, _loss_label(run)),
+            ("Time of each round", "all clients on one machine", seconds, "seconds"),
+        )
+    ]
+
+
+def _signal_and_noise(run: RunRecord) -> list[Figure]:
+    # Only if the mechanism states the expected noise of a mean.
+    noise = _points(run, lambda m: m.noise_norm)
+    if not any(length > 0 for _, length in noise):
+        return []
+    lines: list[Drawn] = [
+        ("mean update, as released", _points(run, lambda m: m.mean_norm), "c1"),
+        ("its noise, as expected", noise, "c2 dashed"),
+    ]
+    note = (
+        "Where both lines are one, a round shows next to nothing but noise; what is learned then "
+        "comes from many rounds together."
+    )
+    up = Axis("L2 norm", zero=True)
+    return [line_chart("Signal and noise, per round", lines, "round", up, note=note)]
+
+
+def _number_charts(run: RunRecord) -> list[Figure]:
+    # Numbers that clients sent with their updates, with a band of two deviations of their noise.
+    charts: list[Figure] = []
+    for name in (number.name for number in run.config.privacy.read_numbers):
+        middle, low, high = (_points(run, _number(name, shift)) for shift in (0, -2, 2))
+        lines: list[Drawn] = [
+            ("mean of the cohort, as released", middle, "c1"),
+            ("two standard deviations of its noise", low, "c1 faint"),
+            ("", high, "c1 faint"),
+        ]
+        note = "Sent with the updates, in the same sum; the guarantee above covers it."
+        title = f"Clients' {name}, per round"
+        charts.append(line_chart(title, lines, "round", name, note=note))
+    return charts
+
+
+def _number(name: str, deviations: float) -> Pick:
+    # The released mean, shifted by a multiple of the standard deviation of its noise.
+
+    def pick(metrics: RoundMetrics) -> float | None:
+        numbers = metrics.numbers
+        return (
+            None if numbers is None else numbers[name] + deviations * numbers[f"{name}_deviation"]
+        )
+
+    return pick
+
+
+def _spent_in_all(guarantee: Guarantee) -> str:
+    return formatting.spent(guarantee.epsilon) + f"; {SIMULATED}" * guarantee.simulated
+
+
+def _loss_label(run: RunRecord) -> str:
+    return "loss, nats" if "cross_entropy" in run.config.task.loss else "loss"
+
+
+def _epsilon_chart(run: RunRecord) -> list[Figure]:
+    # Only if the log has it and it is finite.
+    points = [(at, epsilon) for at, epsilon in _points(run, lambda m: m.epsilon)]
+    if not any(math.isfinite(epsilon) for _, epsilon in points):
+        return []
+    lines: list[Drawn] = [("the client with the most rounds", points, "c1")]
+    limit = run.config.stop_at_epsilon
+    if limit is not None:  # the run stops before this line
+        ends = [(1.0, limit), (points[-1][0], limit)]
+        lines.append(("not to be exceeded", ends, "c2 dashed"))
+    note = f"{SO_FAR} At the δ stated above."
+    up = Axis("epsilon", zero=True, bound=True)
+    return [line_chart(SPENT, lines, "round", up, note=note)]
+
+
+def _points(run: RunRecord, pick: Pick) -> list[tuple[float, float]]:
+    picked = ((metric.round, pick(metric)) for metric in run.metrics)
+    return [(place, value) for place, value in picked if value is not None]
+
+
+def _coordinate_charts(channel: Channel | None) -> list[Figure]:
+    """Draw the Rényi divergence bound of one coordinate, and its codes for a few inputs."""
+    if channel is None:
+        return []
+    pure, curve = certify(channel).epsilon.upper, divergences(channel)
+    lines: list[Drawn] = [
+        ("upper bound", curve, "c1"),
+        (
+            f"order infinity: {formatting.bound(pure)}",
+            [(order, pure) for order, _ in (curve[0], curve[-1])],
+            "c2 dashed",
+        ),
+    ]
+    title = "How well one coordinate is protected, by Rényi order"
+    note = "For one coordinate in one round; the guarantee of the run is stated above."
+    return [
+        line_chart(title, lines, ACROSS, UP, note=note),
+        codes_sent("What one coordinate sends, for a few inputs x", channel),
+    ]
 
 
 # Several runs on one self-contained page: their curves overlaid, their settings side by side.
@@ -492,10 +653,8 @@ def _labels(runs: Sequence[Status]) -> list[str]:
 def _charts(runs: Sequence[Status], labels: Sequence[str]) -> list[Figure]:
     styles = _styles(labels)
 
-    def lines(
-        pick: Callable[[RoundMetrics], float | None],
-    ) -> list[tuple[str, list[tuple[float, float]], str]]:
-        drawn = []
+    def lines(pick: Pick) -> list[Drawn]:
+        drawn: list[Drawn] = []
         for run, (label, style) in zip(runs, styles, strict=True):
             points = [(m.round, value) for m in run.metrics if (value := pick(m)) is not None]
             if points:

@@ -5,7 +5,7 @@ No engine is in here; `integrations` has the transports.
 
 from typing import TYPE_CHECKING
 
-from randquant._internal.lazy_imports import lazily
+from randquant._internal.imports import lazily
 
 if TYPE_CHECKING:
     from randquant.rounds.accountant import RoundEvent, RunAccountant

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from randquant._internal import validate
-from randquant._internal.rounding import round_up
+from randquant._internal.formatting import round_up
 from randquant.privacy.guarantee import NEIGHBORINGS, Guarantee, Neighboring, Trust
 
 if TYPE_CHECKING:  # most messages only load and save an account: their processes start faster

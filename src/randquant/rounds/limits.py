@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from randquant._internal import validate
-from randquant._internal.rounding import round_up
+from randquant._internal.formatting import round_up
 from randquant.privacy.accounting.release import check_examples
 from randquant.privacy.guarantee import NEIGHBORINGS, Neighboring, Trust
 from randquant.rounds import parameter_layout

@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from randquant._internal import patterns
-from randquant._internal.patterns import Patterns
+from randquant._internal import validate
+from randquant._internal.validate import Patterns
 from randquant.aggregation.layout import check_tied, is_running
 
 Buffers = Literal["refuse", "frozen", "server"]
@@ -50,13 +50,13 @@ def trained_names(
         name for name, array in model.items() if array.dtype.kind == "f" and not is_running(name)
     ]
     kind = "names of the model's arrays that can be trained"
-    wanted = patterns.checked("parts", parts, names, kind)
-    unwanted = patterns.checked("frozen", frozen, names, kind)
+    wanted = validate.name_patterns("parts", parts, names, kind)
+    unwanted = validate.name_patterns("frozen", frozen, names, kind)
     chosen = tuple(
         name
         for name in names
-        if (parts is None or patterns.matches(name, wanted))
-        and not patterns.matches(name, unwanted)
+        if (parts is None or validate.matches(name, wanted))
+        and not validate.matches(name, unwanted)
     )
     if not chosen:
         raise ValueError(

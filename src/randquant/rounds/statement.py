@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from randquant._internal import validate
+from randquant._internal.imports import __version__
 from randquant._internal.serialization import write_atomic
-from randquant._internal.version import __version__
 from randquant.channels.channel import Channel
 from randquant.mechanisms.noise import Binomial, DiscreteGaussian, DiscreteLaplace, Skellam
 from randquant.planning.plans import Plan
@@ -27,9 +27,9 @@ from randquant.privacy.accounting.relations import under_other_relation
 from randquant.privacy.accounting.sampling import HiddenCohorts, run_release, sampling_rate
 from randquant.privacy.guarantee import Guarantee, Neighboring
 from randquant.rounds.accountant import RunAccountant
-from randquant.statistics.answers import Table
-from randquant.statistics.encodings import Block, Cells, Products, Tree
+from randquant.statistics.query import Block, Cells, Products, Tree
 from randquant.statistics.surveys import Survey
+from randquant.statistics.table import Table
 
 FORMAT = "randquant certificate, version 1"
 

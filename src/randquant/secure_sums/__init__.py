@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from randquant._internal.lazy_imports import lazily
+from randquant._internal.imports import lazily
 
 if TYPE_CHECKING:
     from randquant.secure_sums.helper.collector import HelperSum
@@ -73,8 +73,10 @@ if TYPE_CHECKING:
         chunk_length,
     )
     from randquant.secure_sums.vdaf.field import Field64, Field128, XofTurboShake128
-    from randquant.secure_sums.vdaf.prio3 import Flp, LeaderShare, Prio3
-    from randquant.secure_sums.vdaf.serialization import (
+    from randquant.secure_sums.vdaf.prio3 import (
+        Flp,
+        LeaderShare,
+        Prio3,
         decode_agg_share,
         decode_input_share,
         decode_public_share,

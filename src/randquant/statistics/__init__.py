@@ -2,12 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from randquant._internal.lazy_imports import lazily
+from randquant._internal.imports import lazily
 
 if TYPE_CHECKING:
-    from randquant.statistics.answers import Table
-    from randquant.statistics.asking import statistics
-    from randquant.statistics.encodings import Cells, Products, Tree
     from randquant.statistics.estimate import (
         LAPLACE_HALF_WIDTH,
         NORMAL_HALF_WIDTH,
@@ -17,8 +14,9 @@ if TYPE_CHECKING:
         proportion,
         ratio,
     )
-    from randquant.statistics.queries import Counts, Mean, Quantiles
-    from randquant.statistics.query import Query, Totals, numbers
+    from randquant.statistics.moments import Covariance, LinearRegression, Mean
+    from randquant.statistics.queries import Counts, Quantiles
+    from randquant.statistics.query import Cells, Products, Query, Totals, Tree, numbers
     from randquant.statistics.records import (
         by_client,
         one_of_each,
@@ -26,10 +24,10 @@ if TYPE_CHECKING:
         read_queries,
         read_records,
     )
-    from randquant.statistics.regression import Covariance, LinearRegression
     from randquant.statistics.survey_mechanism import SurveyMechanism
     from randquant.statistics.surveys import KINDS, MAX_VECTOR_VALUE, Survey, survey
     from randquant.statistics.survival import KaplanMeier, LogRank
+    from randquant.statistics.table import Table, statistics
 
 __all__ = [
     "Answer",

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from randquant._internal.rounding import round_down, round_up
+from randquant._internal.formatting import round_down, round_up
 from randquant.privacy.guarantee import Interval
 
 NORMAL_HALF_WIDTH = 2.05
@@ -176,3 +176,15 @@ def proportion(count: float, records: float, noise_error: float, noise: SumNoise
 
 def _within(value: float, low: float, high: float) -> float:
     return float(min(max(value, low), high))
+
+
+def count_estimate(
+    noisy_count: float, noise_error: float, records: int, noise: SumNoise
+) -> Estimate:
+    """Estimate how many of a public number of records have a property."""
+    count = min(max(noisy_count, 0.0), float(records))
+    share = count / records if records else 0.0
+    sampling = math.sqrt(records * share * (1 - share))
+    noise_only = smooth(count, noise_error, 0.0, noise, 0.0, records).among_records
+    both = proportion(noisy_count, records, noise_error, noise)
+    return Estimate(count, noise_error, sampling, both, noise_only)

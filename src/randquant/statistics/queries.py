@@ -1,4 +1,4 @@
-"""Means, counts and quantiles."""
+"""Counts of categories, and quantiles."""
 
 from __future__ import annotations
 
@@ -13,95 +13,15 @@ import numpy as np
 
 from randquant._internal import validate
 from randquant.privacy.guarantee import Interval
-from randquant.statistics import estimate as errors
 from randquant.statistics import query
-from randquant.statistics.encodings import Cells, Products, Tree
-from randquant.statistics.estimate import NORMAL_HALF_WIDTH, Answer, Estimate
-from randquant.statistics.moments import NoisyMoments
+from randquant.statistics.estimate import NORMAL_HALF_WIDTH, Answer, Estimate, count_estimate
+from randquant.statistics.query import Cells, Tree
 
 NORMAL_QUANTILES = np.array([NormalDist().inv_cdf((k + 0.5) / 200) for k in range(200)])
 """Equally likely values of a standard normal variable."""
 
 ELSE = "other or missing"
 """Label of records outside all categories."""
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Mean:
-    """Mean, standard deviation and number of the values of a column.
-
-    Args:
-        low, high: public bounds. A value beyond them counts as the nearer one.
-        column: by default the query's name.
-
-    A missing value is left out, and counted: `present` estimates how many are not missing.
-
-    Example:
-        >>> import numpy as np, randquant as rq
-        >>> ages = [{"age": age} for age in np.linspace(20, 80, 5000)]
-        >>> table = rq.statistics(ages, epsilon=1, delta=1e-6, queries={"age": rq.Mean(0, 100)})
-        >>> list(table["age"]), bool(abs(table["age"].estimate - 50) < 2)
-        (['mean', 'deviation', 'present'], True)
-    """
-
-    low: float
-    high: float
-    column: str = ""
-
-    def __post_init__(self) -> None:
-        validate.convert_numbers(self)
-        query.bounds("a mean", self.low, self.high)
-
-    def named(self, name: str, queries: Mapping[str, query.Query]) -> Mean:
-        return replace(self, column=self.column or name)
-
-    def block(self) -> Products:
-        return Products(1)
-
-    def rows(self, columns: query.Columns) -> np.ndarray:
-        """Scale the column to [-1, 1]: (n, 1) float64."""
-        values = query.numbers(columns[self.column], self.column)
-        return query.scaled(values, self.low, self.high)[:, None]
-
-    def answer(self, totals: query.Totals) -> Answer:
-        """Estimate mean and deviation by ratios to the noisy number of present values."""
-        moments = NoisyMoments.from_totals(totals, 1)
-        half, middle = (self.high - self.low) / 2, (self.low + self.high) / 2
-        present = float(moments.sums[0, 0])
-        return Answer(
-            {
-                "mean": moments.mean_estimate(1, middle, half),
-                "deviation": _square_root(moments.covariance_estimate(1, 1, 1.0), half),
-                "present": _count_estimate(present, moments.errors[0, 0], totals),
-            }
-        )
-
-
-def _count_estimate(noisy_count: float, noise_error: float, totals: query.Totals) -> Estimate:
-    # The number of all records is public, so that only the count is noisy.
-    records = totals.records
-    count = min(max(noisy_count, 0.0), float(records))
-    share = count / records if records else 0.0
-    sampling = math.sqrt(records * share * (1 - share))
-    noise_only = errors.smooth(count, noise_error, 0.0, totals.noise, 0.0, records).among_records
-    both = errors.proportion(noisy_count, records, noise_error, totals.noise)
-    return Estimate(count, noise_error, sampling, both, noise_only)
-
-
-def _square_root(variance: Estimate, scale: float) -> Estimate:
-    root = math.sqrt(variance.estimate)
-
-    def error(variance_error: float) -> float:
-        # The derivative is useless near zero, where a root changes by at most the root of what its
-        # square changes by.
-        return scale * min(variance_error / (2 * max(root, 1e-9)), math.sqrt(variance_error))
-
-    ends = [Interval(scale * math.sqrt(each.lower), scale * math.sqrt(each.upper))
-            for each in (variance.interval, variance.among_records)]  # fmt: skip
-    return Estimate(
-        scale * root, error(variance.noise_error), error(variance.sampling_error), *ends
-    )
 
 
 @final
@@ -211,7 +131,7 @@ class Counts:
         noise_error = totals.noise.deviation * math.sqrt(1 - 1 / block.size) / totals.amplitude
         return Answer(
             {
-                label: _count_estimate(float(count), noise_error, totals)
+                label: count_estimate(float(count), noise_error, totals.records, totals.noise)
                 for label, count in zip([*self.labels, ELSE], counts, strict=True)
             },
             unit="records",

@@ -1,16 +1,22 @@
-"""The protocol of queries, and the reading of columns: numbers, bins and categories."""
+"""The protocol of queries: how they read columns, and the integers that encode a record.
+
+A block encodes the part of a record that a query needs as integers of a public amplitude, so that
+the distance of any two records, a missing one included, is known. Derivations:
+`docs/theory/statistics.md`.
+"""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from randquant._internal import validate
-from randquant.statistics.encodings import Block, Norm
+from randquant.channels.keys import Key
 from randquant.statistics.estimate import Answer, SumNoise
 
 Columns = Mapping[str, np.ndarray]
@@ -189,3 +195,215 @@ def checked_categories(known: Any) -> tuple[Any, ...]:
             f"{different} differ."
         )
     return listed
+
+
+Norm = Literal["l1", "l2"]
+"""The norm in which noise is calibrated: Laplace noise in L1, all other noise in L2."""
+
+
+class Block(Protocol):
+    """Integers of one or more queries; records come as the rows of an array."""
+
+    @property
+    def size(self) -> int:
+        """Number of integers per record."""
+        ...
+
+    def distance(self, amplitude: int, norm: Norm) -> int:
+        """Bound the distance of any two records: squared in L2, plain in L1."""
+        ...
+
+    def total(self, rows: np.ndarray, amplitude: int, norm: Norm, key: Key) -> np.ndarray:
+        """Add up the integers of all rows, (size,) int64."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """One-hot encoding of a cell: its integer is the amplitude, all others are zero.
+
+    Rows are (n,) int64, the index of the cell; `count` for a missing record, which has an integer
+    of its own.
+    """
+
+    count: int
+
+    @property
+    def size(self) -> int:
+        return self.count + 1
+
+    def distance(self, amplitude: int, norm: Norm) -> int:
+        # Two cells differ in two integers; missing is one more cell (Proposition 5).
+        return 2 * amplitude**2 if norm == "l2" else 2 * amplitude
+
+    def total(self, rows: np.ndarray, amplitude: int, norm: Norm, key: Key) -> np.ndarray:
+        return amplitude * np.bincount(rows, minlength=self.size).astype(np.int64)
+
+    def counts(
+        self, totals: np.ndarray, records: int, amplitude: int, norm: Norm
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Estimate the counts of all cells, and how they depend on the noise.
+
+        Returns:
+            counts: (size,) float64, which add up to the number of records.
+            mixing: (size, size), the matrix that maps the noise of the totals to that of counts.
+        """
+        # theory/statistics.md, Proposition 6: projected on the known number of records.
+        plain = totals / amplitude
+        mixing = (np.eye(self.size) - 1 / self.size) / amplitude
+        return plain + (records - plain.sum()) / self.size, mixing
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """Haar wavelet encoding of a cell, for cells in order: the path to it in a binary tree.
+
+    At each inner node on the path from the root to the cell the integer is the amplitude, negative
+    if the path turns right. A cumulative count then has the noise of a few nodes only (Xiao, Wang
+    and Gehrke 2010). Rows are as for `Cells`.
+    """
+
+    count: int
+
+    @property
+    def size(self) -> int:
+        # count - 1 inner nodes, and one integer for a missing record.
+        return self.count
+
+    def distance(self, amplitude: int, norm: Norm) -> int:
+        # Two cells are farthest apart if their paths part at the root: they differ by twice the
+        # amplitude there, and by the amplitude at each node below (Proposition 5).
+        below = sum(_depths(self.count))
+        return (4 + below) * amplitude**2 if norm == "l2" else (2 + below) * amplitude
+
+    def _missing(self, amplitude: int, norm: Norm) -> int:
+        # The largest integer that leaves the distance of two records unchanged: the larger it is,
+        # the smaller the relative noise of the number of missing records.
+        deepest, distance = 1 + max(_depths(self.count)), self.distance(amplitude, norm)
+        if norm == "l2":
+            return math.isqrt(distance - deepest * amplitude**2)
+        return distance - deepest * amplitude
+
+    def total(self, rows: np.ndarray, amplitude: int, norm: Norm, key: Key) -> np.ndarray:
+        counts = np.bincount(rows, minlength=self.count + 1).astype(np.int64)
+        before = np.concatenate([[0], np.cumsum(counts[:-1])])
+        starts, middles, ends = _nodes(self.count)
+        # Records in the left half of each node minus those in its right half.
+        differences = 2 * before[middles] - before[starts] - before[ends]
+        return np.append(amplitude * differences, self._missing(amplitude, norm) * counts[-1])
+
+    def counts(
+        self, totals: np.ndarray, records: int, amplitude: int, norm: Norm
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Estimate counts as `Cells.counts` does, from the root down by sum and difference."""
+        # theory/statistics.md, Proposition 6: the root's sum is the known number of records.
+        steps = np.append(np.full(self.size - 1, amplitude), self._missing(amplitude, norm))
+        mixing = _cell_weights(self.count) / steps
+        constant = np.append(-records * _cell_weights(self.count)[:-1, -1], 0.0)
+        return constant + mixing @ totals, mixing
+
+
+@functools.lru_cache(maxsize=4)
+def _cell_weights(count: int) -> np.ndarray:
+    """Weights of the differences at inner nodes, then of the missing records, in each cell.
+
+    (count + 1, count) float64: a row per cell, the last one of missing records.
+    """
+    weights = np.zeros((count + 1, count))
+    weights[:-1, -1], weights[-1, -1] = -1.0, 1.0
+    for node, (start, middle, end) in enumerate(zip(*_nodes(count), strict=True)):
+        # Each half is (sum ± difference) / 2 of its parent.
+        weights[start:end] /= 2
+        weights[start:middle, node] += 0.5
+        weights[middle:end, node] -= 0.5
+    return weights
+
+
+@functools.lru_cache(maxsize=64)
+def _nodes(count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    # Start, middle and end of every inner node's cells, parents before their children.
+    nodes, queue = [], [(0, count)]
+    while queue:
+        start, end = queue.pop(0)
+        if end - start > 1:
+            middle = (start + end + 1) // 2
+            nodes.append((start, middle, end))
+            queue += [(start, middle), (middle, end)]
+    starts, middles, ends = np.array(nodes).reshape(-1, 3).T
+    return starts, middles, ends
+
+
+def _depths(count: int) -> tuple[int, int]:
+    # The most inner nodes on a path within the root's left and right subtree.
+    left = (count + 1) // 2
+    return (left - 1).bit_length(), (count - left - 1).bit_length()
+
+
+@dataclass(frozen=True, slots=True)
+class Products:
+    """Encoding of numbers in [-1, 1] with their products and squares.
+
+    Rows are (n, columns) float64, NaN throughout for a missing record. The integers are the
+    numbers, then the products of each pair of different columns, then the squares less 1/2, then
+    one for a missing record.
+    """
+
+    columns: int
+
+    @property
+    def size(self) -> int:
+        return 2 * self.columns + self._pairs + 1
+
+    @property
+    def _pairs(self) -> int:
+        return self.columns * (self.columns - 1) // 2
+
+    def scales(self, amplitude: int, norm: Norm) -> np.ndarray:
+        """Factor from each real number to its integer, (size,) float64."""
+        p = self.columns
+        # theory/statistics.md, Proposition 5: the largest factors of squares and of the missing
+        # record that leave the distance of two records unchanged.
+        if norm == "l1":
+            square, missing = 0.5, 0.75 * p
+        elif p == 1:
+            square, missing = 1.6, 1.5
+        else:
+            square, missing = math.sqrt(0.5), math.sqrt(1 + 1.375 * p + p * p / 2)
+        scales = np.full(self.size, float(amplitude))
+        scales[p + self._pairs : -1] = square * amplitude
+        scales[-1] = max(math.floor(missing * amplitude), 1)
+        return scales
+
+    def distance(self, amplitude: int, norm: Norm) -> int:
+        """Bound the distance of two rounded records: (1 + columns) · amplitude before rounding."""
+        # theory/statistics.md, Proposition 5.
+        p, integers = self.columns, self.size - 1
+        # Rounding moves each integer of either record by at most 1, and float64 by less than 0.001.
+        if norm == "l2":
+            return math.ceil(((1 + p) * amplitude + 2.002 * math.sqrt(integers)) ** 2)
+        multiple = 2 if p == 1 else (p + 1) ** 2 // 4 * 2 + p / 2
+        return math.ceil(multiple * amplitude + 2.002 * integers)
+
+    def total(self, rows: np.ndarray, amplitude: int, norm: Norm, key: Key) -> np.ndarray:
+        """Round each integer of each row at random, and add up."""
+        scales = self.scales(amplitude, norm)
+        missing = np.isnan(rows).any(axis=1)
+        x, total = rows[~missing], np.zeros(self.size, np.int64)
+        first, second = np.triu_indices(self.columns, 1)
+        total[-1] = int(scales[-1]) * int(missing.sum())
+        for start in range(0, len(x), CHUNK_SIZE):
+            part = x[start : start + CHUNK_SIZE]
+            products = part[:, first] * part[:, second]
+            exact = np.hstack([part, products, part**2 - 0.5]) * scales[:-1]
+            floors = np.floor(exact)
+            # Each record is rounded with random words of its own: given all words, exchanging one
+            # record changes its own vector only (Proposition 1).
+            words = key.fold_in(start).words(exact.size).reshape(exact.shape)
+            up = words < (exact - floors) * 2.0**64
+            total[:-1] += (floors.astype(np.int64) + up).sum(axis=0)
+        return total
+
+
+CHUNK_SIZE = 1 << 16
+"""Rows that are encoded at once, which bounds memory; each chunk has random words of its own, so
+another value draws other roundings from the same key."""

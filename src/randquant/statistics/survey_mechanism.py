@@ -10,15 +10,14 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from randquant._internal import validate
-from randquant.aggregation.defaults import MechanismDefaults
-from randquant.aggregation.payloads import check_cohort_size, for_each_payload
+from randquant.aggregation.defaults import MechanismDefaults, check_cohort_size, for_each_payload
 from randquant.channels import wire
 from randquant.channels.keys import Key
 from randquant.privacy.accounting.release import Release
 from randquant.privacy.guarantee import Neighboring, Trust
-from randquant.statistics.answers import Table
 from randquant.statistics.records import one_of_each, read_columns
 from randquant.statistics.surveys import MAX_VECTOR_VALUE, Survey, survey_from, survey_text
+from randquant.statistics.table import Table
 
 DIGEST_NUMBERS = 16
 """Numbers at the end of a vector that identify its survey: all 256 bits of SHA-256 in words of 16

@@ -34,11 +34,10 @@ from randquant.privacy.accounting.release import Release
 from randquant.privacy.accounting.releases import LaplaceRelease, NoiseRelease
 from randquant.privacy.guarantee import LARGEST_COHORT, Guarantee, Neighboring, Trust, Unit
 from randquant.statistics import estimate
-from randquant.statistics.encodings import Norm
 from randquant.statistics.estimate import Answer
-from randquant.statistics.queries import Counts, Mean, Quantiles
-from randquant.statistics.query import Columns, Query, Totals
-from randquant.statistics.regression import Covariance, LinearRegression
+from randquant.statistics.moments import Covariance, LinearRegression, Mean
+from randquant.statistics.queries import Counts, Quantiles
+from randquant.statistics.query import Columns, Norm, Query, Totals
 from randquant.statistics.survival import KaplanMeier, LogRank
 
 MIN_DEVIATION_STEPS = 2.0**10

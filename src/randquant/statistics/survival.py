@@ -12,8 +12,8 @@ import numpy as np
 from randquant._internal import validate
 from randquant.privacy.guarantee import Interval
 from randquant.statistics import query
-from randquant.statistics.encodings import Tree
 from randquant.statistics.estimate import NORMAL_HALF_WIDTH, Answer, Estimate, SumNoise
+from randquant.statistics.query import Tree
 
 STEPS = 255
 """Largest number of steps that time is cut into, unless the curve is given at more times. The tree

@@ -6,7 +6,7 @@ TrainConfig has all settings of a run, and RunInputs what no file holds: model, 
 
 from typing import TYPE_CHECKING
 
-from randquant._internal.lazy_imports import lazily
+from randquant._internal.imports import lazily
 
 if TYPE_CHECKING:
     from randquant.local_training.problem import Problem, make_problem

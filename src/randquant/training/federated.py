@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from randquant._internal import validate
+from randquant._internal.formatting import round_up
 from randquant._internal.progress import Bars, waiting
-from randquant._internal.rounding import round_up
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.channels.keys import Key
 from randquant.local_training.client import Learner

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from torch import nn
 
-from randquant._internal.formatting import count
-from randquant._internal.rounding import round_up
+from randquant._internal.formatting import count, round_up
 from randquant.privacy.accounting.relations import by_relation
 from randquant.privacy.guarantee import Guarantee, Neighboring
 from randquant.rounds.statement import ReleaseTerms, Statement, stated

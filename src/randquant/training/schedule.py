@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from randquant._internal.rounding import round_up
+from randquant._internal.formatting import round_up
 from randquant.channels.keys import Key
 from randquant.privacy.accounting.ledger import Ledger
 from randquant.privacy.guarantee import Guarantee

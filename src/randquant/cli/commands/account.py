@@ -125,7 +125,7 @@ def _guarantees(
     neighboring: Neighboring,
     delta: float,
 ) -> tuple[Guarantee, Guarantee | None]:
-    """Return the guarantee under a relation, and under the other one if that is derived."""
+    # Under a relation, and under the other one if that is derived.
     if (release := released(neighboring)) is None:
         raise ValueError(f"Expected a mechanism that protects, got {name}.")
     stated = account([release], delta)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from randquant._internal.declared import Clients, Privacy
-from randquant._internal.rounding import round_up
+from randquant._internal.formatting import round_up
 from randquant.channels.channel import Channel
 from randquant.channels.exact_moments import moments
 from randquant.channels.wire import bits_per_code

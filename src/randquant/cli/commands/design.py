@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from randquant._internal.declared import Data, Files, Mechanism, Privacy, Search
-from randquant._internal.rounding import round_up
+from randquant._internal.formatting import round_up
 from randquant.channels.exact_moments import moments
 from randquant.channels.wire import bits_per_code
 from randquant.cli.options import Command, Output, selected_fields, written_page

@@ -18,7 +18,7 @@ from typing import Literal
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from randquant._internal import extras, formatting
+from randquant._internal import formatting, imports
 from randquant._internal.files import flush, opener, sync_folder
 from randquant._internal.serialization import naming
 from randquant.cli.options import Command, Output
@@ -91,7 +91,7 @@ def run(
     missing = [name for name, file in {"key": key, **files}.items() if file is None]
     if key is None or missing:
         raise ValueError(f"Expected --{missing[0]} FILE with serve; it is missing.")
-    with extras.needed("the helper's service", "flower"):
+    with imports.needed("the helper's service", "flower"):
         from randquant.rounds.helper_service import TLS, ServiceLimits, configured_helper, service
     limits = ServiceLimits(workers=workers, seconds=seconds, request_bytes=request_bytes)
     helper = configured_helper(
@@ -135,7 +135,7 @@ def _keygen(path: Path) -> Output:
 
 
 def _certificates(folder: Path, host: str) -> Output:
-    with extras.needed("the helper's service", "flower"):
+    with imports.needed("the helper's service", "flower"):
         from randquant.rounds.helper_service import write_certificates
     helper, server = write_certificates(folder, host)
     result = {"host": host, "helper": dataclasses.asdict(helper),

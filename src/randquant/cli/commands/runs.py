@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from randquant._internal import formatting
-from randquant._internal.rounding import round_up
+from randquant._internal.formatting import round_up
 from randquant._internal.serialization import to_json
 from randquant.cli.options import Command, Output, selected_fields
 from randquant.privacy.guarantee import NEIGHBORINGS, Neighboring

@@ -42,9 +42,9 @@ def run(
     # Imported here, so that `randquant statistics --help` does not wait for these imports.
     from randquant.reports import answers
     from randquant.rounds.statement import certificate_file
-    from randquant.statistics.asking import statistics
     from randquant.statistics.records import by_client as grouped_by
     from randquant.statistics.records import read_queries, read_records
+    from randquant.statistics.table import statistics
 
     records = read_records(data)
     parsed, weights = read_queries(queries)

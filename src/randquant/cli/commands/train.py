@@ -14,7 +14,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from randquant._internal import declared, extras, validate
+from randquant._internal import declared, imports, validate
 from randquant._internal.declared import Data, Files, Mechanism
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.registry import all_mechanisms
@@ -64,7 +64,7 @@ def run(
         overwrite: replace the run in that folder.
     """
     # torch is an extra: the help of this command works without it.
-    with extras.needed("training", "train"):
+    with imports.needed("training", "train"):
         from randquant.cli import progress
         from randquant.reports.run import report_run
         from randquant.rounds.statement import certificate_file

@@ -5,7 +5,7 @@ What is sent, and who can learn what: `docs/flower.md`.
 
 from typing import TYPE_CHECKING
 
-from randquant._internal.lazy_imports import lazily
+from randquant._internal.imports import lazily
 from randquant.integrations.flower import installed
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from randquant._internal.rounding import round_up
+from randquant._internal.formatting import round_up
 from randquant.privacy.accounting.accountant import account
 from randquant.privacy.accounting.release import Release
 from randquant.privacy.guarantee import Guarantee, Neighboring

@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 
 from randquant._internal import validate
-from randquant._internal.rounding import round_up
+from randquant._internal.formatting import round_up
 from randquant.channels.channel import Channel
 from randquant.privacy.divergence import UNIT, renyi
 from randquant.privacy.guarantee import NEIGHBORINGS, Interval, Neighboring

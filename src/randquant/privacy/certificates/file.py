@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from randquant._internal import files, validate
-from randquant._internal.rounding import round_up
+from randquant._internal.formatting import round_up
 from randquant._internal.serialization import to_json, write_json
 from randquant.channels.channel import Channel
 from randquant.privacy.certificates.coordinate import (

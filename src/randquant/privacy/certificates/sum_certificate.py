@@ -26,8 +26,8 @@ from functools import lru_cache
 import numpy as np
 
 from randquant._internal import validate
+from randquant._internal.formatting import round_down, round_up
 from randquant._internal.progress import report
-from randquant._internal.rounding import round_down, round_up
 from randquant.channels.channel import Channel
 from randquant.privacy.certificates.sum_laws import (
     NO_TRIM_FLOOR_BITS,

@@ -7,7 +7,7 @@ proofs. Proofs of all this, and limits: `docs/theory/helper-sums.md`.
 
 from typing import TYPE_CHECKING
 
-from randquant._internal.lazy_imports import lazily
+from randquant._internal.imports import lazily
 
 if TYPE_CHECKING:
     from randquant.secure_sums.helper.collector import HelperSum

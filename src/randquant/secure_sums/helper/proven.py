@@ -34,10 +34,21 @@ from randquant.secure_sums.helper.message import (
 )
 from randquant.secure_sums.helper.sealing import SEALED_BYTES, SEED_BYTES, SIGNATURE_BYTES
 from randquant.secure_sums.secagg.terms import ProtocolError
-from randquant.secure_sums.vdaf import serialization
 from randquant.secure_sums.vdaf.circuits import SumVec, chunk_length
 from randquant.secure_sums.vdaf.field import Field64, Vector, XofTurboShake128
-from randquant.secure_sums.vdaf.prio3 import SEED_SIZE, HelperShare, LeaderShare, Prio3
+from randquant.secure_sums.vdaf.prio3 import (
+    SEED_SIZE,
+    HelperShare,
+    LeaderShare,
+    Prio3,
+    decode_input_share,
+    decode_public_share,
+    decode_verifier_share,
+    encode_input_share,
+    encode_public_share,
+    encode_verifier_share,
+    leader_share_size,
+)
 
 MAGIC = b"RQH2"
 ALGORITHM_CODE = 0xFFFFFFFF  # of the range for private use
@@ -123,10 +134,10 @@ def proven_message(
     public, shares = prio3.shard(proof_context(digest), codes, nonce, rand)
     # The seal opens with this nonce and public share only: a server that could change them would
     # choose the query, and learn from verdicts (theory/helper-sums.md, Proposition 7).
-    bound = nonce + serialization.encode_public_share(public)
+    bound = nonce + encode_public_share(public)
     sealed = terms.key.seal(seed, context(digest, client) + bound)
     signature = b"" if identity is None else identity.sign(signed_bytes(digest, client, sealed))
-    leader = serialization.encode_input_share(prio3, shares[LEADER_NUMBER])
+    leader = encode_input_share(prio3, shares[LEADER_NUMBER])
     return b"".join((MAGIC, bound, sealed, signature, leader))
 
 
@@ -145,7 +156,7 @@ def proven_bytes(dimension: int, largest: int, sealed: int = MAX_SEALED_BYTES) -
     Raises:
         ValueError: there are more codes than a proof can cover.
     """
-    leader = serialization.leader_share_size(_prio3(dimension, largest)) + SEED_SIZE
+    leader = leader_share_size(_prio3(dimension, largest)) + SEED_SIZE
     return len(MAGIC) + BOUND_BYTES + sealed + leader
 
 
@@ -165,7 +176,7 @@ def read_proven(terms: HelperTerms, message: Any) -> tuple[SealedSeed, LeaderSha
     middle = start + terms.key.sealed_bytes
     end = middle + len(message) - unsigned_size
     try:
-        share = serialization.decode_input_share(prio3_for(terms), LEADER_NUMBER, message[end:])
+        share = decode_input_share(prio3_for(terms), LEADER_NUMBER, message[end:])
     except ValueError as error:
         raise ProtocolError(str(error)) from None
     bound = message[len(MAGIC) : start]
@@ -186,7 +197,7 @@ def leader_verifier(
     prio3, ctx = prio3_for(terms), proof_context(digest)
     nonce, encoded = bound[: prio3.NONCE_SIZE], bound[prio3.NONCE_SIZE :]
     try:
-        public = serialization.decode_public_share(prio3, encoded)
+        public = decode_public_share(prio3, encoded)
         state, verifier = prio3.verify_init(verify_key, ctx, LEADER_NUMBER, nonce, public, share)
     except ValueError as error:
         raise ProtocolError(str(error)) from None
@@ -195,7 +206,7 @@ def leader_verifier(
         raise ProtocolError(
             "Expected the joint randomness of the server's share, got a public share without it."
         )
-    return state.out_share, serialization.encode_verifier_share(prio3, verifier)
+    return state.out_share, encode_verifier_share(prio3, verifier)
 
 
 def invalid(
@@ -221,11 +232,11 @@ def _verify(
     # ValueError unless the proofs of one report are those of valid codes.
     prio3, ctx = prio3_for(terms), proof_context(digest)
     nonce, encoded = report.bound[: prio3.NONCE_SIZE], report.bound[prio3.NONCE_SIZE :]
-    public = serialization.decode_public_share(prio3, encoded)
+    public = decode_public_share(prio3, encoded)
     state, helper = prio3.verify_init(
         verify_key, ctx, HELPER_NUMBER, nonce, public, helper_share(seed)
     )
-    leader = serialization.decode_verifier_share(prio3, report.verifier)
+    leader = decode_verifier_share(prio3, report.verifier)
     # theory/helper-sums.md, Proposition 9: Prio3 leaves the helper's part to the server to compare,
     # which would find a report false when it is in the helper's sum already.
     if public != [leader.joint_rand_part, helper.joint_rand_part]:

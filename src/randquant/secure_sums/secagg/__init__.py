@@ -7,7 +7,7 @@ deal or reveal wrong ones. Threat model: `docs/secure-aggregation.md`.
 
 from typing import TYPE_CHECKING
 
-from randquant._internal.lazy_imports import lazily
+from randquant._internal.imports import lazily
 
 if TYPE_CHECKING:
     from randquant.secure_sums.secagg.client import Client

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from randquant._internal.extras import needed
+from randquant._internal.imports import needed
 from randquant.secure_sums.secagg.terms import ProtocolError
 
 with needed("secure aggregation", "secagg"):

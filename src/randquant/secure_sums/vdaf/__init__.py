@@ -6,7 +6,7 @@ says what is proven and what is not.
 
 from typing import TYPE_CHECKING
 
-from randquant._internal.lazy_imports import lazily
+from randquant._internal.imports import lazily
 
 if TYPE_CHECKING:
     from randquant.secure_sums.vdaf.circuits import (

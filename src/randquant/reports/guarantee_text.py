@@ -1,4 +1,4 @@
-"""The meaning of a guarantee, in the words of all pages that show one."""
+"""Sentences and sections on what a guarantee means, the same on all pages that show one."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def comparison(stated: Guarantee, other: Guarantee | None) -> list[tuple[str, st
         "numbers of clients and examples stay. Compare what they state for replacing one with "
         f"{formatting.bound(replaced.epsilon)}. Both hold of this one run, at the same δ."
     )
-    return [("Beside the figures of others.", text)]
+    return [("How to compare it with other figures.", text)]
 
 
 def coverage(guarantee: Guarantee | None, covered: str, not_covered: str) -> Section:
@@ -78,7 +78,7 @@ def covered_by(guarantee: Guarantee | None, covered: str) -> str:
 
 
 def coverage_without_data(covered: str, not_covered: str) -> Section:
-    """Return that section of a page that nobody's data are on."""
+    # For a page that shows no client's data.
     return _coverage(f"{covered} The page is computed without anybody's data.", not_covered)
 
 
@@ -88,7 +88,7 @@ def _coverage(covered: str, not_covered: str) -> Section:
 
 
 def coverage_of_codes() -> Section:
-    """Return that section of a page on one coordinate's code: no run is on it."""
+    # For a page on one coordinate's code, which shows no run.
     return coverage_without_data(
         "One coordinate's code in one round, for any two inputs within the clipping threshold.",
         "A whole update and a whole run, whose epsilon is larger: rq.account and a run's own page "
@@ -97,25 +97,22 @@ def coverage_of_codes() -> Section:
 
 
 def hostile(line: str) -> list[tuple[str, str]]:
-    """Return a paragraph on the sentence of `describe_influence`, or none if that is empty."""
-    return (
-        [("What one client can do to the mean.", f"{line[0].upper()}{line[1:]}.")] if line else []
-    )
+    # `line` is that of `describe_influence`, which may be empty.
+    if not line:
+        return []
+    return [("What one client can do to the mean.", f"{line[0].upper()}{line[1:]}.")]
 
 
 def size(guarantee: Guarantee) -> list[tuple[str, str]]:
     """Return a paragraph on the size of a finite guarantee."""
-    return [("How large it is.", _size(guarantee))]
-
-
-def _size(guarantee: Guarantee) -> str:
-    if guarantee.epsilon <= LARGE_EPSILON:
-        return "By common usage a total of at most 1 is strong and one of at most 10 is moderate."
-    return (
-        f"The total is printed as it is. Above {LARGE_EPSILON:g} nats it does not by itself hide "
-        f"a client's update from {observer(guarantee)}. What it does mean: no attack passes this "
-        "ceiling, with the slack δ, in the worst case over all clients and for an observer who "
-        "knows everything else; the true loss may be smaller, but that is not promised. A small "
-        "total takes updates clipped as a whole in L2, and only their noisy sum shown to the "
-        "server."
-    )
+    text = "By common usage a total of at most 1 is strong and one of at most 10 is moderate."
+    if guarantee.epsilon > LARGE_EPSILON:
+        text = (
+            f"The total is printed as it is. Above {LARGE_EPSILON:g} nats it does not by itself "
+            f"hide a client's update from {observer(guarantee)}. What it does mean: no attack "
+            "passes this ceiling, with the slack δ, in the worst case over all clients and for an "
+            "observer who knows everything else; the true loss may be smaller, but that is not "
+            "promised. A small total takes updates clipped as a whole in L2, and only their noisy "
+            "sum shown to the server."
+        )
+    return [("How large it is.", text)]
