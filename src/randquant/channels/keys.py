@@ -126,6 +126,20 @@ class Key:
         # As `words`: a cipher block is two words, so the start is even.
         return KeyStream(self._secret, validate.whole("start", start, low=0, high=2**129))
 
+    def secret_bytes(self) -> bytes:
+        """Return the 32 secret bytes, for another process that simulates clients with this key.
+
+        Raises:
+            ValueError: the key, or the one it derives from, was generated: it protects data, and
+                encodes in its process only.
+        """
+        if self._uses is not None:
+            raise ValueError(
+                "Expected a key from a seed or from given bytes, got a generated one, which stays "
+                "in its process: generate a key in the process that uses it."
+            )
+        return self._secret
+
     def __repr__(self) -> str:
         return "Key(<secret>)"
 

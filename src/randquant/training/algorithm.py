@@ -24,7 +24,7 @@ from randquant.channels.keys import Key
 from randquant.local_training.client import Learner
 from randquant.privacy.accounting.sampling import HiddenCohorts
 from randquant.rounds.preparation import UpdatePreparation
-from randquant.training.cohort import RoundCollector
+from randquant.training.cohort import Engine, RoundCollector
 from randquant.training.optimizer import OptimizerState, ServerStep, from_tensors, to_tensors
 from randquant.training.records import RoundCost
 
@@ -107,6 +107,7 @@ def distributed_sgd(
     hidden: HiddenCohorts | None = None,
     public_seed: int = 0,
     preparation: UpdatePreparation = UpdatePreparation(),  # noqa: B008 - it is frozen
+    engine: Engine | None = None,
 ) -> Algorithm:
     """Build federated SGD or averaging, one server step a round (RQM paper, Algorithm 1).
 
@@ -121,6 +122,7 @@ def distributed_sgd(
         public_seed: draws what all clients know, such as which coordinates are sent in a round.
             It must not be derived from the key, which is secret.
         preparation: what clients do with their updates before they encode them.
+        engine: computes clients elsewhere; None for the threads.
 
     Returns:
         The algorithm as an (init, apply) pair.
@@ -130,7 +132,7 @@ def distributed_sgd(
         participations = np.zeros(population, dtype=np.int64)
         return State(0, learner.parameters(), participations, server.init())
 
-    collect = RoundCollector(learner, mechanism, pool, workers, hidden, preparation)
+    collect = RoundCollector(learner, mechanism, pool, workers, hidden, preparation, engine)
     # Not derived from the secret key: clients see these draws.
     public = Key.from_seed(public_seed).fold_in("rounds")
 

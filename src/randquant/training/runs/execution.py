@@ -27,6 +27,7 @@ from randquant.local_training.problem import Problem
 from randquant.local_training.standardize import FeatureStatistics
 from randquant.training import records
 from randquant.training.algorithm import Algorithm, State, distributed_sgd
+from randquant.training.cohort import CohortClients, opened_engine
 from randquant.training.config import TrainConfig, changes_between, check_config
 from randquant.training.records import RoundCost, RoundMetrics, RunSummary, SentRounds
 from randquant.training.runs import binding, standardization
@@ -285,10 +286,14 @@ def _execute_one(folder: Path, on_round: OnRound, inputs: RunInputs) -> records.
     if (statistics := load_statistics(folder, setup.problem)) is not None:
         setup = setup.standardized(statistics)
     upload_bytes = _warm_up(setup, config)
+    clients = CohortClients(setup.learner, setup.mechanism, setup.preparation)
     # One thread of torch a worker: clients run in parallel, and more would compete for the cores.
-    with ThreadPoolExecutor(
-        config.local.threads, initializer=torch.set_num_threads, initargs=(1,)
-    ) as pool:
+    with (
+        opened_engine(clients) as engine,
+        ThreadPoolExecutor(
+            config.local.threads, initializer=torch.set_num_threads, initargs=(1,)
+        ) as pool,
+    ):
         algorithm = distributed_sgd(
             setup.learner,
             setup.mechanism,
@@ -301,6 +306,7 @@ def _execute_one(folder: Path, on_round: OnRound, inputs: RunInputs) -> records.
             # From public settings, so that clients may know it; the same after a kill, so that the
             # run goes on with the same subsets of coordinates.
             public_seed=int(store.sent_rounds().identity[:16], 16),
+            engine=engine,
         )
         state, metrics, sent_rounds = _train(store, setup, algorithm, on_round)
     summary = _summary(setup, state, metrics, upload_bytes, sent_rounds)

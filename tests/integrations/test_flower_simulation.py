@@ -1,0 +1,268 @@
+"""`randquant.train` on Flower's simulation engine: the same bits, promises and errors as without.
+
+Most tests have a grid in this process, with a copy of the clients from their pickle, as a process
+of Ray has. Those with Ray's own processes are slow.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import operator
+import os
+import pickle
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from flower_grid import InProcessGrid
+from interrupted import Interrupted, stop_after
+from torch import nn
+
+import randquant as rq
+from randquant.aggregation import AdditiveMechanism, LocalGaussian
+from randquant.channels import Key
+from randquant.integrations import flower
+from randquant.integrations.flower import simulation
+from randquant.training import RunStore
+from randquant.training.cohort import CohortClients, Round, computing_on
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*:UserWarning")
+
+POPULATION, FEATURES, WORKERS = 50, 4, 2
+DRAW = torch.Generator().manual_seed(0)
+DATA = [
+    (x[: 3 + number % 4], (x[: 3 + number % 4, 0] > 0).long())
+    for number, x in enumerate(torch.randn(POPULATION, 6, FEATURES, generator=DRAW))
+]
+TEST = DATA[0]
+PUBLIC = torch.randn(33, FEATURES, generator=DRAW)
+NOISY = LocalGaussian(1.0, 2.0)
+
+
+class PolledGrid(InProcessGrid):
+    """Nodes of this process, whose replies wait until they are asked for."""
+
+    def __init__(self, clients):
+        super().__init__(flower.simulation.client_app(lambda: clients), range(7, 7 + 2 * WORKERS))
+        self.waiting, self.asked = [], 0
+
+    def push_messages(self, messages):
+        threads, messages = torch.get_num_threads(), list(messages)
+        self.asked += len(messages)
+        self.waiting += reversed(self.send_and_receive(messages))
+        torch.set_num_threads(threads)  # theirs, if they were processes
+        return [message.metadata.message_id for message in messages]
+
+    def pull_messages(self, message_ids):
+        reply = self.waiting.pop(0)  # one at a time, and not in order
+        assert reply.metadata.reply_to_message_id in message_ids
+        return [reply]
+
+
+@contextlib.contextmanager
+def on_grid():
+    """Let calls of `train` compute on such grids; yields how many messages each was sent."""
+    asked = []
+
+    @contextlib.contextmanager
+    def engine(clients):
+        grid = PolledGrid(pickle.loads(pickle.dumps(clients)))
+        yield simulation.GridEngine(grid, WORKERS, lambda: None)
+        asked.append(grid.asked)
+
+    with computing_on(engine):
+        yield asked
+
+
+def linear():
+    torch.manual_seed(1)
+    return nn.Linear(FEATURES, 2)
+
+
+def normed():
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(FEATURES, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 2))
+
+
+def dropping():
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(FEATURES, 5), nn.Dropout(0.3), nn.Linear(5, 2))
+
+
+def trained(model=linear, clients=DATA, **settings):
+    usual = {
+        "mechanism": NOISY, "rounds": 3, "cohort": 45, "test": TEST, "seed": 5, "progress": False
+    }  # fmt: skip
+    return rq.train(model(), clients, **{**usual, **settings})
+
+
+def outcome(run):
+    """All that a run states and gives but for wall times: model, metrics of rounds, account."""
+    def timeless(record):
+        fields = dataclasses.asdict(record)
+        return {name: each for name, each in fields.items() if not name.startswith("seconds")}
+
+    weights = {name: each.numpy().tobytes() for name, each in run.model.state_dict().items()}
+    return weights, list(map(timeless, run.record.metrics)), timeless(run.record.summary)
+
+
+SETTINGS = {
+    "vectorised": {},
+    "calibrated": {"mechanism": None, "epsilon": 8.0},
+    "batches, one by one": {"local": rq.Local(epochs=2, batch=2, together=False)},
+    "dropout together": {"model": dropping},
+    "dropout, one by one": {"model": dropping, "local": rq.Local(together=False)},
+    "running statistics of the server's threads": {
+        "model": normed, "local": rq.Local(buffers="server", public=PUBLIC, threads=2),
+    },
+    "hidden cohorts": {
+        "trust": "model", "cohort": 5, "privacy": rq.Privacy(sampling="poisson"),
+    },
+    "a single client": {"cohort": 1},
+    "examples": {"privacy": rq.Privacy(unit="example"), "local": rq.Local(batch=3)},
+    "numbers and weights": {
+        "privacy": rq.Privacy(
+            numbers=("accuracy", "num-examples:0:9"), weighted_by="num-examples"
+        ),
+    },
+    "a subset of coordinates": {
+        "mechanism": None, "epsilon": 8.0, "privacy": rq.Privacy(coordinates=6),
+    },
+    "noise of integers": {
+        "mechanism": AdditiveMechanism(1.0, 2.0, noise="discrete-gaussian", cohort=45),
+    },
+    "standardised, with its twin": {
+        "epsilon": 20.0, "local": rq.Local(standardize=(-3.0, 3.0)),
+        "server": rq.Server(baseline=True),
+    },
+    "a function": {"clients": functools.partial(operator.getitem, DATA), "population": POPULATION},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+def test_an_engine_changes_no_bit(settings):
+    expected = outcome(trained(**settings))
+    with on_grid() as asked:
+        assert outcome(trained(**settings)) == expected
+    # A single client is computed here, as nothing is won by sending it.
+    assert [bool(count) for count in asked] == [settings.get("cohort") != 1] * len(asked)
+
+
+def test_the_comparison_notices_what_an_engine_would_change(monkeypatch):
+    settings = SETTINGS["a subset of coordinates"]
+    expected, uploads = outcome(trained(**settings)), CohortClients.uploads
+
+    def otherwise(self, groups, round, threads):
+        return uploads(self, groups, round._replace(public_seed=round.public_seed + 1), threads)
+
+    monkeypatch.setattr(CohortClients, "uploads", otherwise)
+    with on_grid():
+        assert outcome(trained(**settings)) != expected
+
+
+@pytest.mark.parametrize("first_on_engine", [False, True])
+def test_a_run_goes_on_with_or_without_an_engine(tmp_path, first_on_engine):
+    """Its rounds after the checkpoint are repeated, and refused if one bit of a mean differs."""
+    server = rq.Server(checkpoint_every=2)
+    settings = {"folder": tmp_path / "run", "rounds": 5, "seed": None}
+    begin, go_on = on_grid, contextlib.nullcontext
+    if not first_on_engine:
+        begin, go_on = go_on, begin
+    with begin(), pytest.raises(Interrupted):
+        stopping = dataclasses.replace(server, on_round=stop_after(3))
+        trained(server=stopping, **settings)
+    before = RunStore(tmp_path / "run").sent_rounds()
+    assert before.round == 3
+    with go_on():
+        run = trained(server=server, **settings)
+    assert [each.round for each in run.record.metrics] == [1, 2, 3, 4, 5]
+
+
+def test_what_a_round_costs_is_on_disk_before_a_message_leaves(tmp_path, monkeypatch):
+    seen, push = [], PolledGrid.push_messages
+
+    def pushed(self, messages):
+        seen.append(RunStore(tmp_path / "run").sent_rounds().round)
+        return push(self, messages)
+
+    monkeypatch.setattr(PolledGrid, "push_messages", pushed)
+    with on_grid():
+        trained(folder=tmp_path / "run")
+    assert seen == [1, 2, 3]
+
+
+class Broken(Exception):
+    """Of two arguments: a pickle of it cannot be read."""
+
+    def __init__(self, one, two):
+        super().__init__(f"{one} and {two}")
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "text"),
+    [
+        (ValueError("Expected much."), ValueError, "Round 1: Client 7: Expected much."),
+        (KeyError("age"), KeyError, "age"),
+        (Broken("one", "two"), RuntimeError, "Broken: one and two"),
+    ],
+)
+def test_an_error_of_a_client_is_the_same_as_without_an_engine(error, kind, text):
+    with on_grid(), pytest.raises(kind, match=text) as caught:
+        trained(clients=functools.partial(_failing, error), population=POPULATION, cohort=50)
+    notes = "".join(getattr(caught.value, "__notes__", []))
+    assert "The run was stopped; what was sent is on record" in notes
+    assert kind is not KeyError or "Client 7." in notes
+
+
+def _failing(error, number):
+    if number == 7:
+        raise error
+    return DATA[number]
+
+
+def test_a_process_that_does_not_answer_ends_the_run():
+    with on_grid(), pytest.MonkeyPatch.context() as patched:
+        patched.setattr(simulation, "_pickled", None)  # the app itself fails
+        with pytest.raises(RuntimeError, match="Expected every process of Flower's simulation"):
+            trained(clients=functools.partial(_failing, KeyError(1)), population=POPULATION)
+
+
+def test_copies_have_no_test_data_and_no_key(monkeypatch):
+    """They go to other processes, and perhaps to other machines."""
+    copies, dumped = [], pickle.dumps
+    with on_grid():
+        monkeypatch.setattr(pickle, "dumps", lambda each: copies.append(each) or dumped(each))
+        trained(test=TEST)
+    clients = pickle.loads(dumped(copies[0]))
+    assert isinstance(clients, CohortClients)
+    assert clients.learner.problem.test is None
+    assert copies[0].learner.problem.test is not None
+    assert not any(isinstance(each, Key) for each in vars(clients.learner).values())
+
+
+def test_a_key_that_protects_data_does_not_leave_its_process():
+    with pytest.raises(ValueError, match="got a generated one, which stays in its process"):
+        Key.generate().fold_in("updates", 3).secret_bytes()
+    key = Key.from_seed(3).fold_in(1)
+    assert (Key(key.secret_bytes()).words(4) == key.words(4)).all()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [({"processes": 0}, "processes >= 1"), ({"gpus": -1.0}, "gpus >= 0")],
+)
+def test_settings_of_an_engine_are_checked(settings, message):
+    with pytest.raises(ValueError, match=f"Expected {message}"), flower.engine(**settings):
+        pass
+
+
+def test_an_engine_ends_with_its_block():
+    with pytest.raises(Interrupted), on_grid() as asked:
+        raise Interrupted
+    trained()
+    assert asked == []
