@@ -11,12 +11,12 @@ import operator
 import os
 import pickle
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from flower_grid import InProcessGrid
@@ -103,6 +103,7 @@ def trained(model=linear, clients=DATA, **settings):
 
 def outcome(run):
     """All that a run states and gives but for wall times: model, metrics of rounds, account."""
+
     def timeless(record):
         fields = dataclasses.asdict(record)
         return {name: each for name, each in fields.items() if not name.startswith("seconds")}
@@ -134,10 +135,10 @@ SETTINGS = {
         "mechanism": None, "epsilon": 8.0, "privacy": rq.Privacy(coordinates=6),
     },
     "noise of integers": {
-        "mechanism": AdditiveMechanism(1.0, 2.0, noise="discrete-gaussian", cohort=45),
+        "mechanism": AdditiveMechanism("skellam", 1.0, 2.0, 45, bits=16),
     },
     "standardised, with its twin": {
-        "epsilon": 20.0, "local": rq.Local(standardize=(-3.0, 3.0)),
+        "epsilon": 20.0, "local": rq.Local(standardize=rq.Standardize(-3.0, 3.0)),
         "server": rq.Server(baseline=True),
     },
     "a function": {"clients": functools.partial(operator.getitem, DATA), "population": POPULATION},
@@ -153,16 +154,20 @@ def test_an_engine_changes_no_bit(settings):
     assert [bool(count) for count in asked] == [settings.get("cohort") != 1] * len(asked)
 
 
-def test_the_comparison_notices_what_an_engine_would_change(monkeypatch):
-    settings = SETTINGS["a subset of coordinates"]
-    expected, uploads = outcome(trained(**settings)), CohortClients.uploads
+@pytest.mark.parametrize("what", ["weights", "key"])
+def test_the_comparison_notices_what_an_engine_could_change(what, monkeypatch):
+    expected, uploads = outcome(trained()), CohortClients.uploads
 
     def otherwise(self, groups, round, threads):
-        return uploads(self, groups, round._replace(public_seed=round.public_seed + 1), threads)
+        if what == "weights":  # by their last bit
+            round = round._replace(weights=np.nextafter(round.weights, np.float32(9)))
+        if what == "key":
+            round = round._replace(key=round.key.fold_in("another"))
+        return uploads(self, groups, round, threads)
 
     monkeypatch.setattr(CohortClients, "uploads", otherwise)
     with on_grid():
-        assert outcome(trained(**settings)) != expected
+        assert outcome(trained()) != expected
 
 
 @pytest.mark.parametrize("first_on_engine", [False, True])
@@ -208,7 +213,7 @@ class Broken(Exception):
     [
         (ValueError("Expected much."), ValueError, "Round 1: Client 7: Expected much."),
         (KeyError("age"), KeyError, "age"),
-        (Broken("one", "two"), RuntimeError, "Broken: one and two"),
+        (None, RuntimeError, "Broken: one and two"),
     ],
 )
 def test_an_error_of_a_client_is_the_same_as_without_an_engine(error, kind, text):
@@ -221,7 +226,7 @@ def test_an_error_of_a_client_is_the_same_as_without_an_engine(error, kind, text
 
 def _failing(error, number):
     if number == 7:
-        raise error
+        raise error or Broken("one", "two")
     return DATA[number]
 
 
@@ -266,3 +271,88 @@ def test_an_engine_ends_with_its_block():
         raise Interrupted
     trained()
     assert asked == []
+
+
+# With Ray's processes.
+
+SCRIPT = Path(__file__).parents[1] / "simulated.py"
+STARTS = 500
+"""Seconds until the first round of a run has ended, at most: each process imports torch."""
+
+
+@contextlib.contextmanager
+def script(folder, *how):
+    command = [sys.executable, str(SCRIPT), str(folder), *how]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(
+        command, env={**os.environ, "SIMULATED": str(folder)}, **pipes
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def finished(folder, *how):
+    with script(folder, *how) as process:
+        out, said = process.communicate(timeout=STARTS)
+    assert process.returncode == 0, said
+    return json.loads(out.splitlines()[-1])
+
+
+def stated(result):
+    return {name: result[name] for name in ("model", "epsilon", "accuracy", "losses")}
+
+
+@pytest.fixture(scope="module")
+def without_engine(tmp_path_factory):
+    pytest.importorskip("ray")
+    return finished(tmp_path_factory.mktemp("plain") / "it")
+
+
+@pytest.mark.slow
+def test_processes_of_ray_compute_the_same_bits_and_read_the_clients(tmp_path, without_engine):
+    result = finished(tmp_path / "it", "flower")
+    assert stated(result) == stated(without_engine)
+    assert result["processes"] == 2
+    assert result["read here"] == [0]  # its example, and the test data
+    assert len(without_engine["read here"]) > 30
+
+
+@pytest.mark.slow
+def test_a_process_of_ray_that_dies_ends_the_run_which_then_goes_on(tmp_path, without_engine):
+    with script(tmp_path / "it", "flower", "die") as process:
+        out, said = process.communicate(timeout=STARTS)
+    assert process.returncode == 1
+    assert "RuntimeError: Expected every process of Flower's simulation engine to answer" in said
+    assert "what was sent is on record" in said
+    assert "round 1" not in out
+    assert stated(finished(tmp_path / "it")) == stated(without_engine)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
+def test_a_run_on_ray_that_is_stopped_goes_on_without(sent, tmp_path, without_engine):
+    with script(tmp_path / "it", "flower", "wait") as process:
+        assert process.stdout.readline() == "round 1\n"
+        time.sleep(1)
+        process.send_signal(sent)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode != 0
+    if sent == signal.SIGINT:
+        assert "KeyboardInterrupt: The run was stopped; what was sent is on record" in said
+    assert stated(finished(tmp_path / "it")) == stated(without_engine)
+    deadline = time.monotonic() + 60
+    while left := _processes_of(tmp_path / "it"):
+        assert time.monotonic() < deadline, left
+        time.sleep(1)
+
+
+def _processes_of(folder):
+    """Processes that run with a script's folder in their environment, as Ray's of it do."""
+    found = []
+    for each in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):  # of another user, or over by now
+            if f"SIMULATED={folder}".encode() in each.read_bytes().split(b"\0"):
+                found.append((each.parent / "comm").read_text())
+    return found

@@ -9,13 +9,14 @@ import itertools
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Any
+from typing import Any, Literal
 
 from randquant._internal import declared, extras, validate
-from randquant._internal.declared import Data, Files, Mechanism
+from randquant._internal.declared import Clients, Count, Data, Files, Mechanism
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.registry import all_mechanisms
 from randquant.cli.options import (
@@ -50,6 +51,8 @@ def run(
     *,
     run: Files[str | None] = None,
     overwrite: Files[bool] = False,
+    engine: Clients[Literal["flower"] | None] = None,
+    processes: Clients[Count | None] = None,
     certificate: str | None = None,
     quiet: bool = False,
 ) -> Output:
@@ -62,6 +65,11 @@ def run(
         run: folder of the run; by default a new one in runs/. The same command with the same
             folder goes on with a run that was stopped.
         overwrite: replace the run in that folder.
+        engine: where clients are computed: flower for processes of Flower's simulation engine
+            (Ray), on one machine or a cluster; by default threads of this process. It changes no
+            bit of the run.
+        processes: processes of that engine on this machine; by default one a processor that Ray
+            counts, on all machines of the cluster that the variable RAY_ADDRESS names.
     """
     # torch is an extra: the help of this command works without it.
     with extras.needed("training", "train"):
@@ -77,7 +85,7 @@ def run(
         arguments, notes = _arguments(path, options)
         home = working_folder / run if run else _new_folder(working_folder / "runs", path.stem)
         try:
-            with federated.overwriting() if overwrite else contextlib.nullcontext():
+            with _engine(engine, processes, path), federated.overwriting(overwrite):
                 trained = federated.train(**arguments, folder=home, progress=not quiet)
         except KeyboardInterrupt:
             if not is_run(home):
@@ -288,6 +296,17 @@ def _one_line_warnings() -> Iterator[None]:
         warnings.simplefilter("always", UserWarning)
         warnings.showwarning = show
         yield
+
+
+def _engine(name: str | None, processes: int | None, path: Path) -> AbstractContextManager[None]:
+    if name is None:
+        if processes is not None:
+            raise ValueError(f"Expected --engine flower with --processes {processes}, got none.")
+        return contextlib.nullcontext()
+    with extras.needed("Flower's simulation engine", "simulation"):
+        from randquant.integrations.flower import simulation
+    # No process can import the file: its name is its path.
+    return simulation.engine(processes, modules=[sys.modules[str(path.resolve())]])
 
 
 def _new_folder(runs: Path, name: str) -> Path:

@@ -170,10 +170,11 @@ def _broken(reason: object) -> RuntimeError:
 
 
 @functools.lru_cache(maxsize=1)
-def _from_store(reference: Any) -> CohortClients:
-    # Once in a process: its processes compute one run.
+def _from_store(reference: Any, paths: Sequence[str]) -> CohortClients:
+    # Once in a process, which computes one run. It imports what the run's process can import.
     import ray
 
+    sys.path += [path for path in paths if path not in sys.path]
     return ray.get(reference)
 
 
@@ -183,12 +184,12 @@ def _simulation(processes: int | None, gpus: float, clients: CohortClients) -> I
     from flwr.simulation import run_simulation
 
     if not ray.is_initialized():
-        paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
         ray.init(
             num_cpus=processes, include_dashboard=False, log_to_driver=False,
-            logging_level=logging.ERROR, runtime_env={"env_vars": {"PYTHONPATH": paths}},
+            logging_level=logging.ERROR,
         )  # fmt: skip
-    held, resources = ray.put(clients), ray.cluster_resources()
+    load = functools.partial(_from_store, ray.put(clients), tuple(map(os.path.abspath, sys.path)))
+    resources = ray.cluster_resources()
     workers = int(min(resources["CPU"], resources.get("GPU", 0) / gpus if gpus else math.inf))
     grids: queue.SimpleQueue[Grid] = queue.SimpleQueue()
     server, over = ServerApp(), threading.Event()
@@ -201,8 +202,7 @@ def _simulation(processes: int | None, gpus: float, clients: CohortClients) -> I
 
     with _silent(logging.getLogger("flwr")), ThreadPoolExecutor(1) as thread:
         running = thread.submit(
-            run_simulation, server, client_app(functools.partial(_from_store, held)),
-            MESSAGES * workers,
+            run_simulation, server, client_app(load), MESSAGES * workers,
             backend_config={"client_resources": {"num_cpus": 1, "num_gpus": gpus}},
         )  # fmt: skip
         check = functools.partial(_check, running)
