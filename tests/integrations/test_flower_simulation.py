@@ -7,6 +7,7 @@ of Ray has. Those with Ray's own processes are slow.
 import contextlib
 import dataclasses
 import functools
+import json
 import operator
 import os
 import pickle
@@ -29,7 +30,7 @@ from randquant.channels import Key
 from randquant.integrations import flower
 from randquant.integrations.flower import simulation
 from randquant.training import RunStore
-from randquant.training.cohort import CohortClients, Round, computing_on
+from randquant.training.cohort import CohortClients, computing_on
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*:UserWarning")
 
@@ -178,8 +179,8 @@ def test_a_run_goes_on_with_or_without_an_engine(tmp_path, first_on_engine):
     begin, go_on = on_grid, contextlib.nullcontext
     if not first_on_engine:
         begin, go_on = go_on, begin
+    stopping = dataclasses.replace(server, on_round=stop_after(3))
     with begin(), pytest.raises(Interrupted):
-        stopping = dataclasses.replace(server, on_round=stop_after(3))
         trained(server=stopping, **settings)
     before = RunStore(tmp_path / "run").sent_rounds()
     assert before.round == 3
