@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 import torch
 from flower_grid import InProcessGrid
+from flwr.clientapp import ClientApp
 from interrupted import Interrupted, stop_after
 from torch import nn
 
@@ -29,8 +30,8 @@ from randquant.aggregation import AdditiveMechanism, LocalGaussian
 from randquant.channels import Key
 from randquant.integrations import flower
 from randquant.integrations.flower import simulation
-from randquant.training import RunStore
-from randquant.training.cohort import CohortClients, computing_on
+from randquant.training import RoundCollector, RunStore
+from randquant.training.cohort import ENGINE
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*:UserWarning")
 
@@ -49,7 +50,7 @@ class PolledGrid(InProcessGrid):
     """Nodes of this process, whose replies wait until they are asked for."""
 
     def __init__(self, clients):
-        super().__init__(flower.simulation.client_app(lambda: clients), range(7, 7 + 2 * WORKERS))
+        super().__init__(simulation.client_app(lambda: clients), range(7, 7 + 2 * WORKERS))
         self.waiting, self.asked = [], 0
 
     def push_messages(self, messages):
@@ -76,8 +77,11 @@ def on_grid():
         yield simulation.GridEngine(grid, WORKERS, lambda: None)
         asked.append(grid.asked)
 
-    with computing_on(engine):
+    token = ENGINE.set(engine)
+    try:
         yield asked
+    finally:
+        ENGINE.reset(token)
 
 
 def linear():
@@ -157,16 +161,16 @@ def test_an_engine_changes_no_bit(settings):
 
 @pytest.mark.parametrize("what", ["weights", "key"])
 def test_the_comparison_notices_what_an_engine_could_change(what, monkeypatch):
-    expected, uploads = outcome(trained()), CohortClients.uploads
+    expected, uploads = outcome(trained()), RoundCollector.uploads
 
-    def otherwise(self, groups, round, threads):
+    def otherwise(self, groups, work):
         if what == "weights":  # by their last bit
-            round = round._replace(weights=np.nextafter(round.weights, np.float32(9)))
+            work = work._replace(weights=np.nextafter(work.weights, np.float32(9)))
         if what == "key":
-            round = round._replace(key=round.key.fold_in("another"))
-        return uploads(self, groups, round, threads)
+            work = work._replace(secret=bytes(32))
+        return uploads(self, groups, work)
 
-    monkeypatch.setattr(CohortClients, "uploads", otherwise)
+    monkeypatch.setattr(RoundCollector, "uploads", otherwise)
     with on_grid():
         assert outcome(trained()) != expected
 
@@ -231,11 +235,20 @@ def _failing(error, number):
     return DATA[number]
 
 
-def test_a_process_that_does_not_answer_ends_the_run():
-    with on_grid(), pytest.MonkeyPatch.context() as patched:
-        patched.setattr(simulation, "_pickled", None)  # the app itself fails
-        with pytest.raises(RuntimeError, match="Expected every process of Flower's simulation"):
-            trained(clients=functools.partial(_failing, KeyError(1)), population=POPULATION)
+def test_a_process_that_does_not_answer_ends_the_run(monkeypatch):
+    def dead(load):
+        app = ClientApp()
+
+        @app.train()
+        def compute(message, context):
+            raise OSError("it was killed")
+
+        return app
+
+    monkeypatch.setattr(simulation, "client_app", dead)
+    said = "Expected every process of Flower's simulation engine to answer, got .*it was killed"
+    with on_grid(), pytest.raises(RuntimeError, match=said):
+        trained()
 
 
 def test_copies_have_no_test_data_and_no_key(monkeypatch):
@@ -245,25 +258,22 @@ def test_copies_have_no_test_data_and_no_key(monkeypatch):
         monkeypatch.setattr(pickle, "dumps", lambda each: copies.append(each) or dumped(each))
         trained(test=TEST)
     clients = pickle.loads(dumped(copies[0]))
-    assert isinstance(clients, CohortClients)
+    assert isinstance(clients, RoundCollector)
+    assert clients.pool is clients.engine is None
     assert clients.learner.problem.test is None
     assert copies[0].learner.problem.test is not None
     assert not any(isinstance(each, Key) for each in vars(clients.learner).values())
 
 
 def test_a_key_that_protects_data_does_not_leave_its_process():
-    with pytest.raises(ValueError, match="got a generated one, which stays in its process"):
+    with pytest.raises(ValueError, match="from a seed or from bytes, got a generated one"):
         Key.generate().fold_in("updates", 3).secret_bytes()
     key = Key.from_seed(3).fold_in(1)
     assert (Key(key.secret_bytes()).words(4) == key.words(4)).all()
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [({"processes": 0}, "processes >= 1"), ({"gpus": -1.0}, "gpus >= 0")],
-)
-def test_settings_of_an_engine_are_checked(settings, message):
-    with pytest.raises(ValueError, match=f"Expected {message}"), flower.engine(**settings):
+def test_an_engine_has_a_process():
+    with pytest.raises(ValueError, match="Expected processes >= 1"), flower.engine(processes=0):
         pass
 
 

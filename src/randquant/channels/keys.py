@@ -127,17 +127,9 @@ class Key:
         return KeyStream(self._secret, validate.whole("start", start, low=0, high=2**129))
 
     def secret_bytes(self) -> bytes:
-        """Return the 32 secret bytes, for another process that simulates clients with this key.
-
-        Raises:
-            ValueError: the key, or the one it derives from, was generated: it protects data, and
-                encodes in its process only.
-        """
+        """Return the 32 bytes, for a process that simulates clients; a generated key refuses."""
         if self._uses is not None:
-            raise ValueError(
-                "Expected a key from a seed or from given bytes, got a generated one, which stays "
-                "in its process: generate a key in the process that uses it."
-            )
+            raise ValueError("Expected a key from a seed or from bytes, got a generated one.")
         return self._secret
 
     def __repr__(self) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +25,7 @@ from randquant.channels.keys import Key
 from randquant.local_training.client import Learner
 from randquant.privacy.accounting.sampling import HiddenCohorts
 from randquant.rounds.preparation import UpdatePreparation
-from randquant.training.cohort import Engine, RoundCollector
+from randquant.training.cohort import RoundCollector
 from randquant.training.optimizer import OptimizerState, ServerStep, from_tensors, to_tensors
 from randquant.training.records import RoundCost
 
@@ -107,7 +108,7 @@ def distributed_sgd(
     hidden: HiddenCohorts | None = None,
     public_seed: int = 0,
     preparation: UpdatePreparation = UpdatePreparation(),  # noqa: B008 - it is frozen
-    engine: Engine | None = None,
+    engine: Any = None,
 ) -> Algorithm:
     """Build federated SGD or averaging, one server step a round (RQM paper, Algorithm 1).
 
@@ -122,7 +123,7 @@ def distributed_sgd(
         public_seed: draws what all clients know, such as which coordinates are sent in a round.
             It must not be derived from the key, which is secret.
         preparation: what clients do with their updates before they encode them.
-        engine: computes clients elsewhere; None for the threads.
+        engine: see `RoundCollector`.
 
     Returns:
         The algorithm as an (init, apply) pair.

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import contextvars
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -56,136 +55,26 @@ class RoundResult(NamedTuple):
 
 
 class Upload(NamedTuple):
-    """What a group of clients sends, with (n,) float64 losses and the seconds of its gradients."""
+    """What a group of clients sends, with (n,) losses and the seconds spent on gradients."""
 
     payloads: list[bytes]
     losses: np.ndarray
     seconds: float
 
 
-class Round(NamedTuple):
-    """What all clients of a round compute from.
-
-    Attributes:
-        weights: (d,) float32, the model that they receive.
-        key: of the round, from which theirs are derived.
-        public_seed: see `UpdateMechanism.in_round`.
-    """
+class RoundWork(NamedTuple):
+    """What another process computes a round's updates from: `secret` is the key of the round."""
 
     weights: np.ndarray
-    key: Key
+    secret: bytes
     public_seed: int
+    threads: int  # torch's, in the server's process
 
 
-@dataclass(frozen=True, slots=True)
-class CohortClients:
-    """The clients' side of a run: computes and encodes updates, a group of clients at a time.
-
-    A pickle of it is a copy for another process, without test data and without any key.
-
-    Args:
-        learner: computes the clients' updates, which are encoded on the CPU.
-        mechanism: encodes them.
-        preparation: what clients do with their updates before they encode them.
-    """
-
-    learner: Learner
-    mechanism: UpdateMechanism
-    preparation: UpdatePreparation = UpdatePreparation()  # noqa: RUF009 - it is frozen
-
-    @property
-    def dimension(self) -> int:
-        # A client encodes its update and its numbers as one vector.
-        return self.learner.dimension + self.preparation.extra
-
-    def in_round(self, public_seed: int) -> CohortClients:
-        return replace(self, mechanism=self.mechanism.in_round(public_seed))
-
-    def uploads(self, groups: Sequence[Sequence[int]], round: Round, threads: int) -> list[Upload]:
-        """Compute groups in a process of its own, to the same bits as `RoundCollector`.
-
-        Args:
-            groups: clients by number.
-            round: what they compute from.
-            threads: torch's in the server's process.
-        """
-        # Running statistics of public examples are rounded as on the server's threads, and updates
-        # as on those of its workers, of which each has one.
-        torch.set_num_threads(threads)
-        self.learner.load(round.weights)
-        torch.set_num_threads(1)
-        clients = self.in_round(round.public_seed)
-        with KNOWN_ATTENTION():
-            return [clients.upload(group, round) for group in groups]
-
-    def upload(self, clients: Sequence[int], round: Round) -> Upload:
-        """Compute and encode the updates of a group, from the weights that are loaded."""
-        started = time.perf_counter()
-        updates, losses = self.learner.updates(clients, round.key)
-        seconds = time.perf_counter() - started
-        problem = self.learner.problem
-        vectors = np.empty((len(clients), self.dimension), dtype=np.float32)
-        for row, client in enumerate(clients):
-            relative_loss = (
-                1.0 if problem.uniform_loss is None else float(losses[row] / problem.uniform_loss)
-            )
-            # An error names its client: in this simulation its data are the caller's.
-            with error_context(problem.clients.names[client]):
-                _check_finite(updates[row])
-                vectors[row] = self.preparation.vector(
-                    updates[row], round.weights, relative_loss, self._client_numbers(client)
-                )
-        return Upload(self.encode(clients, vectors, round.key), losses, seconds)
-
-    def encode(self, clients: Sequence[int], updates: np.ndarray, key: Key) -> list[bytes]:
-        # theory/sampling.md, Proposition 18: a client's number decides its secret key and nothing
-        # else, so payloads of all clients have the same law.
-        keys = [key.fold_in("client", client) for client in clients]
-        return self.mechanism.encode_many(updates, keys)
-
-    def _client_numbers(self, client: int) -> dict[str, float]:
-        # Measured before the client trains: afterwards its model would fit its own data.
-        if (scalars := self.preparation.scalars) is None:
-            return {}
-        values = {EXAMPLES: float(self.learner.size(client))}
-        # Evaluation costs a pass over the client's data: only if one of its results is sent.
-        if {number.name for number in scalars.numbers} & {"accuracy", "loss"}:
-            scores = self.learner.evaluate(client)
-            scored = {"accuracy": scores.accuracy, "loss": scores.loss}
-            values |= {name: value for name, value in scored.items() if value is not None}
-        return values
-
-
-class Engine(Protocol):
-    """Where the groups of a round are computed, if not on threads of this process.
-
-    Attributes:
-        workers: how many groups are computed at the same time.
-    """
-
-    workers: int
-
-    def uploads(self, groups: Sequence[Sequence[int]], round: Round, threads: int) -> list[Upload]:
-        """Return the upload of each group, as `CohortClients.uploads` does."""
-        ...
-
-
-OpenEngine = Callable[[CohortClients], AbstractContextManager[Engine | None]]
-_OPEN_ENGINE = contextvars.ContextVar[OpenEngine]("engine", default=lambda clients: nullcontext())
-
-
-def opened_engine(clients: CohortClients) -> AbstractContextManager[Engine | None]:
-    return _OPEN_ENGINE.get()(clients)
-
-
-@contextlib.contextmanager
-def computing_on(engine: OpenEngine) -> Iterator[None]:
-    """Let calls of `train` compute their clients on an engine: it changes no bit of a run."""
-    token = _OPEN_ENGINE.set(engine)
-    try:
-        yield
-    finally:
-        _OPEN_ENGINE.reset(token)
+ENGINE: ContextVar[Callable[[RoundCollector], AbstractContextManager[Any]]] = ContextVar(
+    "ENGINE", default=lambda clients: nullcontext()
+)
+"""Opens what computes clients elsewhere with a copy of a collector: see `integrations.flower`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +90,8 @@ class RoundCollector:
         hidden: how clients are sampled if nobody sees which of them take part; None if that is
             seen.
         preparation: what clients do with their updates before they encode them.
-        engine: computes groups elsewhere; None for the threads.
+        engine: has groups of clients computed in `workers` other processes, each by `uploads`; None
+            to compute them here.
 
     Guarantees:
         With hidden cohorts of varying size, the sum holds a payload of every client, the encoding
@@ -215,37 +105,43 @@ class RoundCollector:
     workers: int
     hidden: HiddenCohorts | None = None
     preparation: UpdatePreparation = UpdatePreparation()  # noqa: RUF009 - it is frozen
-    engine: Engine | None = None
+    engine: Any = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # For `uploads` in another process, which needs neither threads nor an engine.
+        return RoundCollector, (self.learner, self.mechanism, None, 1, None, self.preparation)
 
     def __call__(self, cohort: Sequence[int], key: Key, public_seed: int) -> RoundResult:
-        clients = CohortClients(self.learner, self.mechanism, self.preparation)
-        clients, dimension = clients.in_round(public_seed), clients.dimension
-        mechanism = clients.mechanism
-        round = Round(self.learner.parameters(), key, public_seed)
-        uploads, seconds = self._cohort_uploads(cohort, clients, round)
+        mechanism = self.mechanism.in_round(public_seed)
+        uploads, seconds = self._cohort_uploads(cohort, key, mechanism, public_seed)
         payloads = [payload for upload in uploads for payload in upload.payloads]
         senders, varying = len(cohort), self._varying_cohorts
         if varying is not None:
-            payloads += self._absent_payloads(varying, cohort, clients, key)
+            payloads += self._absent_payloads(varying, cohort, key, mechanism)
             # With noise of the server an absent client sends nothing: its zeros are counted here
             # only so that the mean is divided by the population, as with noise of the clients.
             senders = senders if mechanism.trust == "central" else varying.population
-        mean = mechanism.mean(payloads, dimension, key.fold_in("server"))
+        mean = mechanism.mean(payloads, self.dimension, key.fold_in("server"))
         if varying is not None:
             # theory/sampling.md, Proposition 18: the divisor is the expected size of a cohort,
             # which is public; the actual size would reveal whether one client took part.
             mean = (mean * np.float64(varying.population / varying.cohort)).astype(np.float32)
-        noise = self._noise(mechanism, dimension, senders, len(cohort))
+        noise = self._noise(mechanism, senders, len(cohort))
         mean, numbers = self._split_numbers(mean, noise)
         return RoundResult(
             mean,
             # The empty array keeps the concatenation valid if Poisson sampling selected nobody.
             np.concatenate([np.empty(0), *(upload.losses for upload in uploads)]),
-            senders * mechanism.upload_bytes(dimension, senders or None),
+            senders * mechanism.upload_bytes(self.dimension, senders or None),
             seconds,
             None if noise is None else noise.norm(len(mean)),
             numbers,
         )
+
+    @property
+    def dimension(self) -> int:
+        # A client encodes its update and its numbers as one vector.
+        return self.learner.dimension + self.preparation.extra
 
     @property
     def _varying_cohorts(self) -> HiddenCohorts | None:
@@ -253,55 +149,102 @@ class RoundCollector:
         # a sum would reveal how many took part. A fixed size is public and needs no zeros.
         return None if self.hidden is None or self.hidden.draw == "fixed" else self.hidden
 
+    def uploads(self, groups: Sequence[Sequence[int]], work: RoundWork) -> list[Upload]:
+        """Compute groups in another process, to the bits of `workers` threads of this one."""
+        # Running statistics are computed on all the threads of the server, updates on one.
+        torch.set_num_threads(work.threads)
+        self.learner.load(work.weights)
+        torch.set_num_threads(1)
+        key, mechanism = Key(work.secret), self.mechanism.in_round(work.public_seed)
+        with KNOWN_ATTENTION():
+            return [self._upload(group, work.weights, key, mechanism) for group in groups]
+
     def _cohort_uploads(
-        self, cohort: Sequence[int], clients: CohortClients, round: Round
+        self, cohort: Sequence[int], key: Key, mechanism: UpdateMechanism, public_seed: int
     ) -> tuple[list[Upload], float]:
         """Return the uploads of groups of clients, in order, and the wall time of gradients."""
-        learner, engine = self.learner, self.engine
-        workers = self.workers if engine is None else engine.workers
-        groups = learner.groups(cohort, workers)
+        learner, groups = self.learner, self.learner.groups(cohort, self.workers)
+        weights = learner.parameters()
 
-        def upload(group: Sequence[int]) -> Upload:
-            return clients.upload(group, round)
+        def upload(clients: Sequence[int]) -> Upload:
+            return self._upload(clients, weights, key, mechanism)
 
         # Torch may round sums differently with another number of threads, and workers have one
         # each. With hidden cohorts an update must not depend on the size of its cohort, not even
         # in its last bit, so a single group is sent to a worker too.
-        single = len(groups) == 1 and self.hidden is None
-        on_this_thread = single or (learner.on_gpu and engine is None)
+        on_this_thread = learner.on_gpu or (len(groups) == 1 and self.hidden is None)
+        if self.engine is not None and len(groups) > (self.hidden is None):
+            secret, threads = key.secret_bytes(), torch.get_num_threads()
+            work = RoundWork(weights, secret, public_seed, threads)
+            uploads = self.engine.uploads(groups, work)
+            return uploads, sum(upload.seconds for upload in uploads) / self.workers
         with KNOWN_ATTENTION():
-            if engine is not None and groups and not on_this_thread:
-                uploads = engine.uploads(groups, round, torch.get_num_threads())
-            elif learner.one_thread and not learner.on_gpu:
+            if learner.one_thread and not learner.on_gpu:
                 # One group after the other, on a worker, whose torch has no threads of its own.
                 uploads = [self.pool.submit(upload, group).result() for group in groups]
-                workers = 1
             else:
                 uploads = list((map if on_this_thread else self.pool.map)(upload, groups))
         # Workers run at the same time: wall time is their sum divided by how many there are.
         seconds = sum(upload.seconds for upload in uploads)
-        return uploads, seconds / (1 if on_this_thread else workers)
+        return uploads, seconds / (1 if on_this_thread or learner.one_thread else self.workers)
+
+    def _upload(
+        self, clients: Sequence[int], weights: np.ndarray, key: Key, mechanism: UpdateMechanism
+    ) -> Upload:
+        started = time.perf_counter()
+        updates, losses = self.learner.updates(clients, key)
+        seconds = time.perf_counter() - started
+        problem = self.learner.problem
+        vectors = np.empty((len(clients), self.dimension), dtype=np.float32)
+        for row, client in enumerate(clients):
+            relative_loss = (
+                1.0 if problem.uniform_loss is None else float(losses[row] / problem.uniform_loss)
+            )
+            # An error names its client: in this simulation its data are the caller's.
+            with error_context(problem.clients.names[client]):
+                _check_finite(updates[row])
+                vectors[row] = self.preparation.vector(
+                    updates[row], weights, relative_loss, self._client_numbers(client)
+                )
+        return Upload(self._encode(clients, vectors, key, mechanism), losses, seconds)
+
+    def _encode(
+        self, clients: Sequence[int], updates: np.ndarray, key: Key, mechanism: UpdateMechanism
+    ) -> list[bytes]:
+        # theory/sampling.md, Proposition 18: a client's number decides its secret key and nothing
+        # else, so payloads of all clients have the same law.
+        return mechanism.encode_many(updates, [key.fold_in("client", client) for client in clients])
 
     def _absent_payloads(
-        self, varying: HiddenCohorts, cohort: Sequence[int], clients: CohortClients, key: Key
+        self, varying: HiddenCohorts, cohort: Sequence[int], key: Key, mechanism: UpdateMechanism
     ) -> list[bytes]:
         absent, payloads = sorted(set(range(varying.population)) - set(cohort)), []
         for start in range(0, len(absent), ABSENT_BATCH_SIZE):
             group = absent[start : start + ABSENT_BATCH_SIZE]
-            zeros = np.zeros((len(group), clients.dimension), dtype=np.float32)
-            payloads += clients.encode(group, zeros, key)
+            zeros = np.zeros((len(group), self.dimension), dtype=np.float32)
+            payloads += self._encode(group, zeros, key, mechanism)
         return payloads
 
-    def _noise(
-        self, mechanism: UpdateMechanism, dimension: int, senders: int, cohort: int
-    ) -> _Noise | None:
+    def _client_numbers(self, client: int) -> dict[str, float]:
+        # Measured before the client trains: afterwards its model would fit its own data.
+        if (scalars := self.preparation.scalars) is None:
+            return {}
+        values = {EXAMPLES: float(self.learner.size(client))}
+        # Evaluation costs a pass over the client's data: only if one of its results is sent.
+        if {number.name for number in scalars.numbers} & {"accuracy", "loss"}:
+            scores = self.learner.evaluate(client)
+            scored = {"accuracy": scores.accuracy, "loss": scores.loss}
+            values |= {name: value for name, value in scored.items() if value is not None}
+        return values
+
+    def _noise(self, mechanism: UpdateMechanism, senders: int, cohort: int) -> _Noise | None:
         """Describe the noise in the decoded mean of `senders` payloads for a cohort of that size.
 
         Returns:
             None if the mechanism does not state its error: it does not clip whole updates in L2.
         """
         try:
-            error = mechanism.expected_error(dimension)
+            error = mechanism.expected_error(self.dimension)
         except TypeError:
             return None
         # What the sum is divided by, see `__call__`: the actual size only where that is public.

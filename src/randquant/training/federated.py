@@ -67,12 +67,12 @@ _OVERWRITES = contextvars.ContextVar("overwrites", default=False)
 
 
 @contextlib.contextmanager
-def overwriting(overwrite: bool = True) -> Iterator[None]:
+def overwriting() -> Iterator[None]:
     """Let calls of `train` replace the run in their folder, for the command line.
 
     It is deleted when the new one has been checked and is about to begin, and not before.
     """
-    token = _OVERWRITES.set(overwrite)
+    token = _OVERWRITES.set(True)
     try:
         yield
     finally:

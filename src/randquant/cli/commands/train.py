@@ -9,7 +9,6 @@ import itertools
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -65,11 +64,9 @@ def run(
         run: folder of the run; by default a new one in runs/. The same command with the same
             folder goes on with a run that was stopped.
         overwrite: replace the run in that folder.
-        engine: where clients are computed: flower for processes of Flower's simulation engine
-            (Ray), on one machine or a cluster; by default threads of this process. It changes no
-            bit of the run.
-        processes: processes of that engine on this machine; by default one a processor that Ray
-            counts, on all machines of the cluster that the variable RAY_ADDRESS names.
+        engine: flower to compute clients in processes of Flower's simulation engine (Ray), here or
+            on the cluster that RAY_ADDRESS names; by default in this process. The run is the same.
+        processes: processes of that engine on this machine; by default one a processor.
     """
     # torch is an extra: the help of this command works without it.
     with extras.needed("training", "train"):
@@ -85,7 +82,10 @@ def run(
         arguments, notes = _arguments(path, options)
         home = working_folder / run if run else _new_folder(working_folder / "runs", path.stem)
         try:
-            with _engine(engine, processes, path), federated.overwriting(overwrite):
+            with contextlib.ExitStack() as stack:
+                if overwrite:
+                    stack.enter_context(federated.overwriting())
+                stack.enter_context(_computing_on(engine, processes, path))
                 trained = federated.train(**arguments, folder=home, progress=not quiet)
         except KeyboardInterrupt:
             if not is_run(home):
@@ -298,14 +298,16 @@ def _one_line_warnings() -> Iterator[None]:
         yield
 
 
-def _engine(name: str | None, processes: int | None, path: Path) -> AbstractContextManager[None]:
-    if name is None:
+def _computing_on(
+    engine: str | None, processes: int | None, path: Path
+) -> contextlib.AbstractContextManager[None]:
+    if engine is None:
         if processes is not None:
             raise ValueError(f"Expected --engine flower with --processes {processes}, got none.")
         return contextlib.nullcontext()
     with extras.needed("Flower's simulation engine", "simulation"):
         from randquant.integrations.flower import simulation
-    # No process can import the file: its name is its path.
+    # No process can import the file, whose name as a module is its path.
     return simulation.engine(processes, modules=[sys.modules[str(path.resolve())]])
 
 

@@ -27,7 +27,7 @@ from randquant.local_training.problem import Problem
 from randquant.local_training.standardize import FeatureStatistics
 from randquant.training import records
 from randquant.training.algorithm import Algorithm, State, distributed_sgd
-from randquant.training.cohort import CohortClients, opened_engine
+from randquant.training.cohort import ENGINE, RoundCollector
 from randquant.training.config import TrainConfig, changes_between, check_config
 from randquant.training.records import RoundCost, RoundMetrics, RunSummary, SentRounds
 from randquant.training.runs import binding, standardization
@@ -286,21 +286,19 @@ def _execute_one(folder: Path, on_round: OnRound, inputs: RunInputs) -> records.
     if (statistics := load_statistics(folder, setup.problem)) is not None:
         setup = setup.standardized(statistics)
     upload_bytes = _warm_up(setup, config)
-    clients = CohortClients(setup.learner, setup.mechanism, setup.preparation)
     # One thread of torch a worker: clients run in parallel, and more would compete for the cores.
-    with (
-        opened_engine(clients) as engine,
-        ThreadPoolExecutor(
-            config.local.threads, initializer=torch.set_num_threads, initargs=(1,)
-        ) as pool,
-    ):
+    with ThreadPoolExecutor(
+        threads := config.local.threads, initializer=torch.set_num_threads, initargs=(1,)
+    ) as pool, ENGINE.get()(
+        RoundCollector(setup.learner, setup.mechanism, pool, threads, None, setup.preparation)
+    ) as engine:  # fmt: skip
         algorithm = distributed_sgd(
             setup.learner,
             setup.mechanism,
             population=config.task.population,
             server=setup.server,
             pool=pool,
-            workers=config.local.threads,
+            workers=threads if engine is None else engine.workers,
             hidden=config.hidden_cohorts,
             preparation=setup.preparation,
             # From public settings, so that clients may know it; the same after a kill, so that the
