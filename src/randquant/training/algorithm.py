@@ -103,13 +103,12 @@ def distributed_sgd(
     *,
     population: int,
     server: ServerStep,
-    pool: Executor,
-    workers: int,
+    pool: Executor, workers: int,
     hidden: HiddenCohorts | None = None,
     public_seed: int = 0,
     preparation: UpdatePreparation = UpdatePreparation(),  # noqa: B008 - it is frozen
     engine: Any = None,
-) -> Algorithm:
+) -> Algorithm:  # fmt: skip
     """Build federated SGD or averaging, one server step a round (RQM paper, Algorithm 1).
 
     Args:

@@ -97,7 +97,7 @@ class GridEngine:
             for reply in self.grid.pull_messages(set(sent) - done.keys()):
                 if reply.has_error():
                     raise _broken(reply.error.reason)
-                answer = pickle.loads(reply.content["work"]["pickle"])
+                answer = _unpacked(reply)
                 if isinstance(answer, Exception):
                     raise answer
                 done[reply.metadata.reply_to_message_id] = answer
@@ -110,7 +110,7 @@ def client_app(load: Callable[[], RoundCollector]) -> ClientApp:
 
     @app.train()
     def compute(message: Message, context: Context) -> Message:
-        groups, work = pickle.loads(message.content["work"]["pickle"])
+        groups, work = _unpacked(message)
         try:
             return _packed(load().uploads(groups, work), message)
         except Exception as error:  # of the user's model or data
@@ -126,6 +126,11 @@ def client_app(load: Callable[[], RoundCollector]) -> ClientApp:
 def _packed(thing: object, to: int | Message) -> Message:
     content = RecordDict({"work": ConfigRecord({"pickle": pickle.dumps(thing)})})
     return Message(content, to, "train") if isinstance(to, int) else Message(content, reply_to=to)
+
+
+def _unpacked(message: Message) -> Any:
+    content: Any = message.content["work"]["pickle"]
+    return pickle.loads(content)
 
 
 def _broken(reason: object) -> RuntimeError:
