@@ -38,7 +38,7 @@ class Dropping(torch.nn.Module):
 
 def loss(output, targets):
     if os.getpid() != HERE and HOW[1:] == ["wait"]:
-        time.sleep(0.5)
+        time.sleep(0.05)
     if os.getpid() != HERE and HOW[1:] == ["die"] and not (FOLDER / "died").exists():
         (FOLDER / "died").touch()
         os._exit(9)

@@ -346,9 +346,8 @@ def test_a_process_of_ray_that_dies_ends_the_run_which_then_goes_on(tmp_path, wi
 def test_a_run_on_ray_that_is_stopped_goes_on_without(sent, tmp_path, without_engine):
     with script(tmp_path / "it", "flower", "wait") as process:
         assert process.stdout.readline() == "round 1\n"
-        time.sleep(1)
         process.send_signal(sent)
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=STARTS)
     assert process.returncode != 0
     if sent == signal.SIGINT:
         assert "KeyboardInterrupt: The run was stopped; what was sent is on record" in said

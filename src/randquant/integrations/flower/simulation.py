@@ -59,7 +59,7 @@ def engine(processes: int | None = None, *, modules: Sequence[ModuleType] = ()) 
         ...     run = randquant.train(model, clients, epsilon=8)  # doctest: +SKIP
     """
     if processes is not None:
-        validate.whole("processes", processes, low=1, high=2**16)
+        processes = validate.whole("processes", processes, low=1, high=2**16)
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # its default from now on
     pickler: Any = extras.load("ray.cloudpickle", "Flower's simulation engine", "simulation")
     for module in modules:
@@ -181,9 +181,6 @@ def _simulation(processes: int | None, clients: RoundCollector) -> Iterator[Grid
             while grids.empty():
                 check()
             yield GridEngine(grids.get(), workers, check)
-        except BaseException:
-            ray.shutdown()  # nobody waits for what processes still compute
-            raise
         finally:
-            over.set()
+            over.set()  # Flower ends when processes have answered the messages that they have
             log.setLevel(level)
