@@ -358,6 +358,48 @@ def test_a_run_on_ray_that_is_stopped_goes_on_without(sent, tmp_path, without_en
         time.sleep(1)
 
 
+OWN = """
+import torch
+from beside import twice
+
+class Own(torch.nn.Linear):
+    def forward(self, x):
+        return twice(super().forward(x))
+
+def model():
+    return Own(4, 2)
+
+def loss(output, targets):
+    return torch.nn.functional.cross_entropy(output, targets)
+
+x = torch.randn(50, 6, 4, generator=torch.Generator().manual_seed(0))
+clients = [(part, (part[:, 0] > 0).long()) for part in x]
+"""
+
+
+@pytest.mark.slow
+def test_a_command_s_file_and_what_it_imports_reach_the_processes(tmp_path):
+    """Its classes and functions are sent, and files beside it are found."""
+    pytest.importorskip("ray")
+    (tmp_path / "own.py").write_text(OWN)
+    (tmp_path / "beside.py").write_text("def twice(x):\n    return 2 * x\n")
+    said = []
+    for how in ([], ["--engine", "flower", "--processes", "2"]):
+        words = ["own.py", "--epsilon", "8", "--rounds", "2", "--seed", "1", "--quiet", "--json"]
+        done = subprocess.run(
+            [sys.executable, "-m", "randquant", "train", *words, *how],
+            cwd=tmp_path, capture_output=True, text=True, check=False, timeout=STARTS,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        said.append({
+            name: each for name, each in json.loads(done.stdout).items()
+            if name not in ("run", "report", "seconds")
+        })  # fmt: skip
+    assert said[0] == said[1]
+    stored = [RunStore(tmp_path / "runs" / f"own-{number}").state("latest") for number in (1, 2)]
+    assert stored[0] == stored[1]
+
+
 def _processes_of(folder):
     """Processes that run with a script's folder in their environment, as Ray's of it do."""
     found = []
