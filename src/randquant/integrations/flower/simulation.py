@@ -135,7 +135,8 @@ def _unpacked(message: Message) -> Any:
 
 def _broken(reason: object) -> RuntimeError:
     wanted = "Expected every process of Flower's simulation engine to answer, got"
-    return RuntimeError(f"{wanted} {reason}: free memory there, or take fewer processes.")
+    first_line = str(reason).partition("\n")[0]
+    return RuntimeError(f"{wanted} {first_line}: free memory there, or take fewer processes.")
 
 
 @functools.lru_cache(maxsize=1)  # a process computes one run
