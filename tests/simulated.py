@@ -8,6 +8,7 @@ import contextlib
 import hashlib
 import json
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -46,6 +47,8 @@ def loss(output, targets):
 
 
 def main():
+    # A shell's job in the background ignores it, and so do the processes that it starts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     FOLDER.mkdir(exist_ok=True)
     torch.manual_seed(0)
     engine = contextlib.nullcontext()
