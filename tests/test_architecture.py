@@ -31,6 +31,7 @@ EXTRAS = {
     "altair": {"reports.charts"},
     "vl_convert": {"reports.charts"},
     "flwr": {"integrations.flower"},
+    "ray": {"integrations.flower.simulation"},
     "nvflare": {"integrations.nvflare"},
     "nacl": {"secure_sums.secagg"},
     "dp_accounting": set(),

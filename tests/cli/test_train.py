@@ -1,5 +1,6 @@
 """`randquant train`: the model and clients of a file, with the options of `randquant.train`."""
 
+import contextlib
 import dataclasses
 import inspect
 import json
@@ -198,6 +199,30 @@ def test_a_command_trains_what_a_call_trains(here, capsys):
     assert str(run.guarantee) in out
     assert f"{run.upload_bytes} bytes a client and round" in out
     assert f"{run.accuracy:.4f}" in out
+
+
+def test_an_engine_is_asked_for_by_its_name_and_gets_the_file(here, asked, monkeypatch):
+    from randquant.integrations.flower import simulation
+
+    opened = []
+
+    @contextlib.contextmanager
+    def engine(processes, modules):
+        opened.append((processes, *modules))
+        yield
+
+    monkeypatch.setattr(simulation, "engine", engine)
+    plain, engaged = (asked(of_command(line))[0] for line in ("", "--engine flower --processes 3"))
+    assert plain == engaged
+    [(processes, module)] = opened
+    assert processes == 3
+    assert module.Shape().features == 4
+
+
+def test_a_number_of_processes_needs_an_engine(here, capsys):
+    said = command_line.refused(capsys, "train own.py --epsilon 8 --processes 3")
+    assert "Expected --engine flower with --processes 3, got none." in said
+    assert "flower" in command_line.refused(capsys, "train own.py --engine spark")
 
 
 # A mechanism by its name.

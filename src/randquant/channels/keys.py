@@ -126,6 +126,12 @@ class Key:
         # As `words`: a cipher block is two words, so the start is even.
         return KeyStream(self._secret, validate.whole("start", start, low=0, high=2**129))
 
+    def secret_bytes(self) -> bytes:
+        """Return the 32 bytes, for a process that simulates clients; a generated key refuses."""
+        if self._uses is not None:
+            raise ValueError("Expected a key from a seed or from bytes, got a generated one.")
+        return self._secret
+
     def __repr__(self) -> str:
         return "Key(<secret>)"
 

@@ -6,7 +6,9 @@ import copy
 import math
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -86,7 +88,7 @@ class Learner:
     ) -> None:
         self._device = _checked_device(device)
         self.on_gpu = _is_gpu(self._device)
-        self.problem, self._work = problem, work
+        self.problem, self._work, self._apart = problem, work, apart
         # Decided once, by the model and an example's shape, and for all clients alike.
         clipped = work.example_norm is not None
         model, reading, draws = _read(problem, clipped=clipped)
@@ -133,6 +135,11 @@ class Learner:
         alone = self._vectorized is None
         self.one_thread = alone and (problem.dry_run.draws or light)
         self._group = _group_size(pass_numbers, on_gpu=self.on_gpu)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # It is built anew where it is unpickled. Test data stay: no client computes with them.
+        build = partial(Learner, apart=self._apart)
+        return build, (replace(self.problem, test=None), self._work, str(self._device))
 
     @property
     def dimension(self) -> int:

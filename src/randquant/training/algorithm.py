@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -102,12 +103,12 @@ def distributed_sgd(
     *,
     population: int,
     server: ServerStep,
-    pool: Executor,
-    workers: int,
+    pool: Executor, workers: int,
     hidden: HiddenCohorts | None = None,
     public_seed: int = 0,
     preparation: UpdatePreparation = UpdatePreparation(),  # noqa: B008 - it is frozen
-) -> Algorithm:
+    engine: Any = None,
+) -> Algorithm:  # fmt: skip
     """Build federated SGD or averaging, one server step a round (RQM paper, Algorithm 1).
 
     Args:
@@ -121,6 +122,7 @@ def distributed_sgd(
         public_seed: draws what all clients know, such as which coordinates are sent in a round.
             It must not be derived from the key, which is secret.
         preparation: what clients do with their updates before they encode them.
+        engine: see `RoundCollector`.
 
     Returns:
         The algorithm as an (init, apply) pair.
@@ -130,7 +132,7 @@ def distributed_sgd(
         participations = np.zeros(population, dtype=np.int64)
         return State(0, learner.parameters(), participations, server.init())
 
-    collect = RoundCollector(learner, mechanism, pool, workers, hidden, preparation)
+    collect = RoundCollector(learner, mechanism, pool, workers, hidden, preparation, engine)
     # Not derived from the secret key: clients see these draws.
     public = Key.from_seed(public_seed).fold_in("rounds")
 

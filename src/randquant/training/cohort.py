@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from contextlib import AbstractContextManager, nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from randquant.aggregation.auxiliary_numbers import EXAMPLES
 from randquant.aggregation.mechanism import CoordinateError, UpdateMechanism
@@ -51,10 +54,27 @@ class RoundResult(NamedTuple):
     numbers: dict[str, float] | None = None
 
 
-class _Upload(NamedTuple):
+class Upload(NamedTuple):
+    """What a group of clients sends, with (n,) losses and the seconds spent on gradients."""
+
     payloads: list[bytes]
     losses: np.ndarray
-    seconds: float  # spent on gradients
+    seconds: float
+
+
+class RoundWork(NamedTuple):
+    """What another process computes a round's updates from: `secret` is the key of the round."""
+
+    weights: np.ndarray
+    secret: bytes
+    public_seed: int
+    threads: int  # torch's, in the server's process
+
+
+ENGINE: ContextVar[Callable[[RoundCollector], AbstractContextManager[Any]]] = ContextVar(
+    "ENGINE", default=lambda clients: nullcontext()
+)
+"""Opens what computes clients elsewhere with a copy of a collector: see `integrations.flower`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +90,8 @@ class RoundCollector:
         hidden: how clients are sampled if nobody sees which of them take part; None if that is
             seen.
         preparation: what clients do with their updates before they encode them.
+        engine: has groups of clients computed in `workers` other processes, each by `uploads`; None
+            to compute them here.
 
     Guarantees:
         With hidden cohorts of varying size, the sum holds a payload of every client, the encoding
@@ -83,10 +105,15 @@ class RoundCollector:
     workers: int
     hidden: HiddenCohorts | None = None
     preparation: UpdatePreparation = UpdatePreparation()  # noqa: RUF009 - it is frozen
+    engine: Any = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # For `uploads` in another process, which needs neither threads nor an engine.
+        return RoundCollector, (self.learner, self.mechanism, None, 1, None, self.preparation)
 
     def __call__(self, cohort: Sequence[int], key: Key, public_seed: int) -> RoundResult:
         mechanism = self.mechanism.in_round(public_seed)
-        uploads, seconds = self._cohort_uploads(cohort, key, mechanism)
+        uploads, seconds = self._cohort_uploads(cohort, key, mechanism, public_seed)
         payloads = [payload for upload in uploads for payload in upload.payloads]
         senders, varying = len(cohort), self._varying_cohorts
         if varying is not None:
@@ -122,20 +149,35 @@ class RoundCollector:
         # a sum would reveal how many took part. A fixed size is public and needs no zeros.
         return None if self.hidden is None or self.hidden.draw == "fixed" else self.hidden
 
+    def uploads(self, groups: Sequence[Sequence[int]], work: RoundWork) -> list[Upload]:
+        """Compute groups in another process, to the bits of `workers` threads of this one."""
+        # Running statistics are computed on all the threads of the server, updates on one.
+        torch.set_num_threads(work.threads)
+        self.learner.load(work.weights)
+        torch.set_num_threads(1)
+        key, mechanism = Key(work.secret), self.mechanism.in_round(work.public_seed)
+        with KNOWN_ATTENTION():
+            return [self._upload(group, work.weights, key, mechanism) for group in groups]
+
     def _cohort_uploads(
-        self, cohort: Sequence[int], key: Key, mechanism: UpdateMechanism
-    ) -> tuple[list[_Upload], float]:
+        self, cohort: Sequence[int], key: Key, mechanism: UpdateMechanism, public_seed: int
+    ) -> tuple[list[Upload], float]:
         """Return the uploads of groups of clients, in order, and the wall time of gradients."""
         learner, groups = self.learner, self.learner.groups(cohort, self.workers)
         weights = learner.parameters()
 
-        def upload(clients: Sequence[int]) -> _Upload:
+        def upload(clients: Sequence[int]) -> Upload:
             return self._upload(clients, weights, key, mechanism)
 
         # Torch may round sums differently with another number of threads, and workers have one
         # each. With hidden cohorts an update must not depend on the size of its cohort, not even
         # in its last bit, so a single group is sent to a worker too.
         on_this_thread = learner.on_gpu or (len(groups) == 1 and self.hidden is None)
+        if self.engine is not None and len(groups) > (self.hidden is None):
+            secret, threads = key.secret_bytes(), torch.get_num_threads()
+            work = RoundWork(weights, secret, public_seed, threads)
+            uploads = self.engine.uploads(groups, work)
+            return uploads, sum(upload.seconds for upload in uploads) / self.workers
         with KNOWN_ATTENTION():
             if learner.one_thread and not learner.on_gpu:
                 # One group after the other, on a worker, whose torch has no threads of its own.
@@ -148,7 +190,7 @@ class RoundCollector:
 
     def _upload(
         self, clients: Sequence[int], weights: np.ndarray, key: Key, mechanism: UpdateMechanism
-    ) -> _Upload:
+    ) -> Upload:
         started = time.perf_counter()
         updates, losses = self.learner.updates(clients, key)
         seconds = time.perf_counter() - started
@@ -164,7 +206,7 @@ class RoundCollector:
                 vectors[row] = self.preparation.vector(
                     updates[row], weights, relative_loss, self._client_numbers(client)
                 )
-        return _Upload(self._encode(clients, vectors, key, mechanism), losses, seconds)
+        return Upload(self._encode(clients, vectors, key, mechanism), losses, seconds)
 
     def _encode(
         self, clients: Sequence[int], updates: np.ndarray, key: Key, mechanism: UpdateMechanism

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Any
+from typing import Any, Literal
 
 from randquant._internal import declared, imports, validate
-from randquant._internal.declared import Data, Files, Mechanism
+from randquant._internal.declared import Clients, Count, Data, Files, Mechanism
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.registry import all_mechanisms
 from randquant.cli.options import (
@@ -50,6 +50,8 @@ def run(
     *,
     run: Files[str | None] = None,
     overwrite: Files[bool] = False,
+    engine: Clients[Literal["flower"] | None] = None,
+    processes: Clients[Count | None] = None,
     certificate: str | None = None,
     quiet: bool = False,
 ) -> Output:
@@ -62,6 +64,9 @@ def run(
         run: folder of the run; by default a new one in runs/. The same command with the same
             folder goes on with a run that was stopped.
         overwrite: replace the run in that folder.
+        engine: flower to compute clients in processes of Flower's simulation engine (Ray), here or
+            on the cluster that RAY_ADDRESS names; by default in this process. The run is the same.
+        processes: processes of that engine on this machine; by default one a processor.
     """
     # torch is an extra: the help of this command works without it.
     with imports.needed("training", "train"):
@@ -77,7 +82,10 @@ def run(
         arguments, notes = _arguments(path, options)
         home = working_folder / run if run else _new_folder(working_folder / "runs", path.stem)
         try:
-            with federated.overwriting() if overwrite else contextlib.nullcontext():
+            with contextlib.ExitStack() as stack:
+                if overwrite:
+                    stack.enter_context(federated.overwriting())
+                stack.enter_context(_computing_on(engine, processes, path))
                 trained = federated.train(**arguments, folder=home, progress=not quiet)
         except KeyboardInterrupt:
             if not is_run(home):
@@ -288,6 +296,19 @@ def _one_line_warnings() -> Iterator[None]:
         warnings.simplefilter("always", UserWarning)
         warnings.showwarning = show
         yield
+
+
+def _computing_on(
+    engine: str | None, processes: int | None, path: Path
+) -> contextlib.AbstractContextManager[None]:
+    if engine is None:
+        if processes is not None:
+            raise ValueError(f"Expected --engine flower with --processes {processes}, got none.")
+        return contextlib.nullcontext()
+    with imports.needed("Flower's simulation engine", "simulation"):
+        from randquant.integrations.flower import simulation
+    # No process can import the file, whose name as a module is its path.
+    return simulation.engine(processes, modules=[sys.modules[str(path.resolve())]])
 
 
 def _new_folder(runs: Path, name: str) -> Path:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from randquant.integrations.flower.dp_accountant import GaussianAccountant
     from randquant.integrations.flower.mod import QuantizeMod
     from randquant.integrations.flower.planned import ParameterFree
+    from randquant.integrations.flower.simulation import engine
     from randquant.integrations.flower.strategy import QuantizedStrategy
     from randquant.rounds.accountant import RoundEvent, RunAccountant
     from randquant.rounds.among_clients import AmongClients
@@ -33,6 +34,7 @@ __all__ = [
     "RoundEvent",
     "RunAccountant",
     "WithHelper",
+    "engine",
 ]
 
 lazily(__name__)

@@ -27,6 +27,7 @@ from randquant.local_training.problem import Problem
 from randquant.local_training.standardize import FeatureStatistics
 from randquant.training import records
 from randquant.training.algorithm import Algorithm, State, distributed_sgd
+from randquant.training.cohort import ENGINE, RoundCollector
 from randquant.training.config import TrainConfig, changes_between, check_config
 from randquant.training.records import RoundCost, RoundMetrics, RunSummary, SentRounds
 from randquant.training.runs import binding, standardization
@@ -287,20 +288,23 @@ def _execute_one(folder: Path, on_round: OnRound, inputs: RunInputs) -> records.
     upload_bytes = _warm_up(setup, config)
     # One thread of torch a worker: clients run in parallel, and more would compete for the cores.
     with ThreadPoolExecutor(
-        config.local.threads, initializer=torch.set_num_threads, initargs=(1,)
-    ) as pool:
+        threads := config.local.threads, initializer=torch.set_num_threads, initargs=(1,)
+    ) as pool, ENGINE.get()(
+        RoundCollector(setup.learner, setup.mechanism, pool, threads, None, setup.preparation)
+    ) as engine:  # fmt: skip
         algorithm = distributed_sgd(
             setup.learner,
             setup.mechanism,
             population=config.task.population,
             server=setup.server,
             pool=pool,
-            workers=config.local.threads,
+            workers=threads if engine is None else engine.workers,
             hidden=config.hidden_cohorts,
             preparation=setup.preparation,
             # From public settings, so that clients may know it; the same after a kill, so that the
             # run goes on with the same subsets of coordinates.
             public_seed=int(store.sent_rounds().identity[:16], 16),
+            engine=engine,
         )
         state, metrics, sent_rounds = _train(store, setup, algorithm, on_round)
     summary = _summary(setup, state, metrics, upload_bytes, sent_rounds)
