@@ -21,7 +21,7 @@ from randquant.local_training.curvature import gradients
 from randquant.local_training.dry_run import draws_numbers, work_mode
 from randquant.local_training.models import ModelReplicas, called, copied, map_tensors, seeded
 from randquant.local_training.problem import Loss, Problem
-from randquant.local_training.rewritten_layers import dropping_nothing, written_out
+from randquant.local_training.rewritten_layers import dropping_nothing, pool_fast, written_out
 from randquant.local_training.row_wise import Obstacle, Reading, read
 from randquant.local_training.sequential import SequentialClients
 from randquant.local_training.vectorized import (
@@ -110,6 +110,8 @@ class Learner:
         # Where clients are computed one by one, torch's own layers are faster.
         model = model if self.together else problem.model
         model, self._data = _in_fastest_layout(problem, model, self._device, light=light)
+        if "max_pool2d" in reading.operations and not self.on_gpu:
+            pool_fast(model)
         self._copies = ModelReplicas(model, problem.parts)
         self._loss = _on_device(problem.loss, self._device)
         self._statistics = None

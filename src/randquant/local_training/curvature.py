@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.linalg import vector_norm
 
 from randquant.local_training.dry_run import Loss
 from randquant.local_training.models import Features, called
@@ -31,8 +32,8 @@ the bend of the outputs instead of their slope."""
 
 def squares(parts: Iterable[Tensor]) -> Tensor:
     """Return the squared norms (n,) of n clients' vectors, given as parts (n, *shape)."""
-    each = (part.detach().reshape(len(part), -1).square() for part in parts)
-    return torch.stack([part.sum(1, dtype=torch.float64) for part in each]).sum(0)
+    rows = (part.detach().flatten(1) for part in parts)
+    return torch.stack([vector_norm(row, dim=1, dtype=torch.float64) for row in rows]).square().sum(0)
 
 
 def small_step(square: Tensor, weights: Tensor) -> Tensor:

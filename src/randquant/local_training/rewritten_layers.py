@@ -1,4 +1,4 @@
-"""Recurrent layers and dropout written out in operations that vmap has rules for."""
+"""Recurrent layers and dropout in operations that vmap has rules for; pooling in a fast layout."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
 from randquant.channels.keys import Key
 from randquant.local_training.models import Features, called, copied, map_tensors
@@ -227,3 +228,32 @@ def _step(mode: str, gates: Tensor, hidden: Tensor, state: Sequence[Tensor]) -> 
         cell = torch.sigmoid(forget) * state[1] + torch.sigmoid(enter) * torch.tanh(new)
         return torch.sigmoid(leave) * torch.tanh(cell), cell
     return (torch.relu(total) if mode == "RNN_RELU" else torch.tanh(total),)
+
+
+class FastPooling(TorchFunctionMode):
+    """Lets max_pool2d read its inputs with channels last, as torch's vectorised kernel needs them.
+
+    On a CPU it is then two to four times as fast. Outputs and gradients are the same: a window's
+    first largest number has the same place in both layouts.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call a function of torch as the model does, with another layout if it is max_pool2d."""
+        if func is torch.max_pool2d and args and args[0].ndim == 4:
+            # By a view of a copy, because vmap takes no memory format.
+            args = (args[0].movedim(1, -1).contiguous().movedim(-1, 1), *args[1:])
+        return func(*args, **(kwargs or {}))
+
+
+def pool_fast(model: nn.Module) -> None:
+    """Let a model run in `FastPooling`, unless its forward function is an instance's own."""
+    kind: Any = type(model)
+    if "forward" in vars(model):
+        return
+
+    def forward(self: nn.Module, *inputs: Any, **options: Any) -> Any:
+        with FastPooling():
+            return kind.forward(self, *inputs, **options)
+
+    # By a subclass, as above: attributes and parameters are the model's own.
+    model.__class__ = type(kind.__name__, (kind,), {"forward": forward})
