@@ -6,11 +6,14 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.func import vmap
+from torch.nn import functional
 from torch.nn.utils.rnn import pack_padded_sequence
 
 from randquant.channels import Key
 from randquant.local_training import Learner, Work, make_problem
-from randquant.local_training.rewritten_layers import WrittenOut, written_out
+from randquant.local_training import client as client_module
+from randquant.local_training.rewritten_layers import FastPooling, WrittenOut, written_out
 
 INPUTS, STEPS = 3, 6
 KINDS = {"rnn": (nn.RNN, {}), "relu": (nn.RNN, {"nonlinearity": "relu"}), "gru": (nn.GRU, {}),
@@ -253,3 +256,75 @@ def test_what_draws_otherwise_is_computed_one_by_one(name):
 def test_a_test_drops_nothing():
     learner = Learner(problem(dropping))
     assert learner.evaluate(0) == learner.evaluate(0)
+
+
+POOLINGS = {
+    "by a function": lambda x: functional.max_pool2d(x, 2),
+    "by a layer": nn.MaxPool2d(2),
+    "overlapping": nn.MaxPool2d(3, stride=1, padding=1),
+    "wide": lambda x: functional.max_pool2d(x, (3, 2), stride=2, dilation=2, ceil_mode=True),
+    "of torch": lambda x: torch.max_pool2d(x, 2),
+}
+
+
+def one_channel_a_stride(x):
+    # Whether it is as a pooling of channels last leaves it.
+    return x.stride(1) == 1
+
+
+@pytest.mark.parametrize("several", [False, True], ids=["one", "several"])
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_fast_pooling_has_the_same_outputs(pooling, several):
+    torch.manual_seed(0)
+    x = torch.randn(3, 5, 4, 8, 8)
+    x[0, 0, 0, :2, :2], x[1, 0, 0, 0, 0] = -torch.inf, torch.nan
+    pool = POOLINGS[pooling]
+    run = vmap(pool) if several else lambda x: pool(x.flatten(0, 1))
+    with torch.no_grad(), FastPooling():
+        assert one_channel_a_stride(pool(x[0]))
+        fast = run(x)
+    torch.testing.assert_close(fast, run(x), rtol=0, atol=0, equal_nan=True)
+
+
+class Pooled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Conv2d(1, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)
+        self.out = nn.Linear(16, 3)
+
+    def forward(self, x):
+        x = functional.max_pool2d(functional.relu(self.one(x)), 2)
+        return self.out(functional.max_pool2d(self.two(x), 2).flatten(1))
+
+
+# Curvature is measured by a step of a thousandth of the weights: rounding is 1e-4 of its change.
+@pytest.mark.parametrize(("rate", "close"), [(0.1, 1e-5), ("auto", 1e-3)])
+@pytest.mark.parametrize("together", [False, True])
+def test_updates_with_fast_pooling_are_those_without(together, rate, close, monkeypatch):
+    torch.manual_seed(0)
+    draw = np.random.default_rng(0)
+    clients = [(draw.normal(size=(k, 1, 8, 8)).astype(np.float32), draw.integers(0, 3, k))
+               for k in (3, 5, 40)]  # fmt: skip
+    problem = make_problem(Pooled(), clients)
+    work = Work(epochs=5, learning_rate=rate, together=together)
+    calls = []
+    pool = FastPooling.__torch_function__
+    monkeypatch.setattr(
+        FastPooling, "__torch_function__",
+        lambda self, func, *rest: calls.append(func) or pool(self, func, *rest),
+    )  # fmt: skip
+    fast, losses = Learner(problem, work).updates(range(3))
+    assert functional.max_pool2d in calls
+    monkeypatch.setattr(client_module, "pool_fast", lambda model: None)
+    calls.clear()
+    plain, plain_losses = Learner(problem, work).updates(range(3))
+    assert not calls
+    assert (np.linalg.norm(fast - plain, axis=1) <= close * np.linalg.norm(plain, axis=1)).all()
+    np.testing.assert_allclose(losses, plain_losses, rtol=1e-6)
+
+
+def test_a_forward_function_of_an_instance_is_called_as_it_is():
+    model = Pooled()
+    model.forward = lambda x: Pooled.forward(model, x)
+    client_module.pool_fast(model)
+    assert type(model) is Pooled

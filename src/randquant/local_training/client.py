@@ -109,9 +109,10 @@ class Learner:
         self.together = self.obstacle is None
         # Where clients are computed one by one, torch's own layers are faster.
         model = model if self.together else problem.model
-        model, self._data = _in_fastest_layout(problem, model, self._device, light=light)
-        if "max_pool2d" in reading.operations and not self.on_gpu:
-            pool_fast(model)
+        pooled = "max_pool2d" in reading.operations
+        model, self._data = _in_fastest_layout(
+            problem, model, self._device, light=light, pooled=pooled
+        )
         self._copies = ModelReplicas(model, problem.parts)
         self._loss = _on_device(problem.loss, self._device)
         self._statistics = None
@@ -343,7 +344,7 @@ def _read(problem: Problem, *, clipped: bool) -> tuple[nn.Module, Reading, bool]
 
 
 def _in_fastest_layout(
-    problem: Problem, model: nn.Module, device: torch.device, *, light: bool
+    problem: Problem, model: nn.Module, device: torch.device, *, light: bool, pooled: bool
 ) -> tuple[nn.Module, BatchReader]:
     convolutional = any(isinstance(layer, nn.Conv2d) for layer in problem.model.modules())
     # Channels last makes convolutions faster on a CPU, unless calls take longer than arithmetic.
@@ -352,6 +353,8 @@ def _in_fastest_layout(
         layout = torch.channels_last
     model = copied(model).to(device, memory_format=layout)  # type: ignore[call-overload]
     work_mode(model, problem.dry_run.still)
+    if pooled and layout is torch.contiguous_format and not _is_gpu(device):
+        pool_fast(model)
     return model, BatchReader(problem, device, layout)
 
 

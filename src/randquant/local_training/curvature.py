@@ -32,8 +32,9 @@ the bend of the outputs instead of their slope."""
 
 def squares(parts: Iterable[Tensor]) -> Tensor:
     """Return the squared norms (n,) of n clients' vectors, given as parts (n, *shape)."""
-    rows = (part.detach().flatten(1) for part in parts)
-    return torch.stack([vector_norm(row, dim=1, dtype=torch.float64) for row in rows]).square().sum(0)
+    rows = (part.detach().reshape(len(part), -1) for part in parts)
+    norms = [vector_norm(row, dim=1, dtype=torch.float64) for row in rows]
+    return torch.stack(norms).square().sum(0)
 
 
 def small_step(square: Tensor, weights: Tensor) -> Tensor:
