@@ -326,7 +326,8 @@ def curves(quick: bool) -> dict[str, dict[str, list[dict]]]:
         points = [{**common, axis: place} for axis, places in axes.items() for place in places]
         done = subprocess.run(
             [sys.executable, __file__, "--one", name, json.dumps(points)],
-            stdout=subprocess.PIPE, text=True, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE, text=True, check=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
         )  # fmt: skip
         rows = iter(map(json.loads, done.stdout.splitlines()))
         measured[name] = {axis: [next(rows) for _ in places] for axis, places in axes.items()}

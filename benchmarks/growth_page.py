@@ -58,19 +58,26 @@ def exponent(rows: Rows, axis: str, cost: str, floor: float = 0.0) -> float | No
     return round(float(centred @ costs / (centred @ centred)), 6)
 
 
+def extended(rows: Rows, axis: str, cost: str, floor: float = 0.0) -> float:
+    """Return the cost at TARGET of one curve: the larger of its power and the line through its last
+    two points, because a power that is fitted where fixed costs are seen is too small."""
+    slope, target = exponent(rows, axis, cost, floor), TARGET[axis]
+    before, last = rows[-2:]
+    if slope is None:
+        return last[cost]
+    each = (last[cost] - before[cost]) / (last[axis] - before[axis])
+    line = last[cost] + each * (target - last[axis])
+    return max(last[cost] * (target / last[axis]) ** slope, line)
+
+
 def grown(curves: dict[str, Rows], cost: str, floor: float = 0.0) -> float:
-    """Return the cost at TARGET: of the largest on the curve of coordinates, times the growth along
-    it and along that of clients."""
+    """Return the cost at TARGET: along coordinates, times the growth along clients."""
     rows = curves["coordinates"]
-    along = exponent(rows, "coordinates", cost, floor)
-    total = rows[-1][cost] * (TARGET["coordinates"] / rows[-1]["coordinates"]) ** (along or 0)
-    if "clients" in curves:
+    total = extended(rows, "coordinates", cost, floor)
+    if "clients" in curves and exponent(curves["clients"], "clients", cost, floor) is not None:
         each = curves["clients"]
-        along = exponent(each, "clients", cost, floor) or 0
-        total *= (TARGET["clients"] / each[-1]["clients"]) ** along
-        # Up to the last point as it was measured.
         shared = min(each, key=lambda row: abs(row["clients"] - rows[-1]["clients"]))
-        total *= max(1.0, each[-1][cost] / max(shared[cost], 1e-9)) if along else 1
+        total *= max(1.0, extended(each, "clients", cost, floor) / max(shared[cost], 1e-9))
     return total
 
 
@@ -181,7 +188,7 @@ Memory is without the messages that a part was handed.
 
 ## A million clients of ten million coordinates
 
-Computed from the curves, for one round with codes of one bit and one process a part: the largest measured cost times its growth along coordinates and clients.
+Computed from the curves, for one round with codes of one bit and one process a part: the cost along coordinates times its growth along clients, each by its exponent or by the line through the last two points, whichever is more.
 The last column is a multiple of what a round may take: an hour of one core, {LIMITS["gigabytes"]:g} GB of memory, {DISK:g} TB of disk, and 10 Gbit/s ({LINK} TB an hour).
 
 | part | needs | times the limit |
