@@ -635,3 +635,36 @@ def test_the_performance_page_is_what_was_measured():
         assert ElementTree.fromstring(drawn).tag == "{http://www.w3.org/2000/svg}svg"
     kept = {path.name for path in (ROOT / "docs" / "images").glob("performance-*")}
     assert kept == pictures.keys()
+
+
+def test_the_page_of_growth_is_what_was_measured(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    import growth_page
+
+    page, pictures = (
+        growth_page.page(),
+        growth_page.pictures(growth_page.result("growth")["curves"]),
+    )
+    assert (DOCS / "growth.md").read_text() == page
+    for name, drawn in pictures.items():
+        assert f"](images/{name})" in page
+        assert (DOCS / "images" / name).read_text() == drawn
+    assert {path.name for path in (DOCS / "images").glob("growth-*")} == pictures.keys()
+
+
+def test_costs_are_extrapolated_along_both_curves(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    import growth_page
+
+    def row(clients, coordinates):
+        return {"clients": clients, "coordinates": coordinates,
+                "seconds": 1e-9 * clients * coordinates}  # fmt: skip
+
+    curves = {
+        "clients": [row(clients, 10**5) for clients in (30, 100, 300, 1000)],
+        "coordinates": [row(100, coordinates) for coordinates in (10**4, 10**5, 10**6)],
+    }
+    assert growth_page.grown(curves, "seconds") == pytest.approx(1e-9 * 10**13, rel=1e-4)
+    quadratic = [{"clients": n, "mb": n * n / 100} for n in (10, 100, 1000)]
+    assert growth_page.exponent(quadratic, "clients", "mb") == 2
+    assert growth_page.exponent(quadratic, "clients", "mb", 1e6) is None
