@@ -59,15 +59,14 @@ def exponent(rows: Rows, axis: str, cost: str, floor: float = 0.0) -> float | No
 
 
 def extended(rows: Rows, axis: str, cost: str, floor: float = 0.0) -> float:
-    """Return the cost at TARGET of one curve: the larger of its power and the line through its last
-    two points, because a power that is fitted where fixed costs are seen is too small."""
-    slope, target = exponent(rows, axis, cost, floor), TARGET[axis]
-    before, last = rows[-2:]
+    """Return the cost at TARGET of one curve, from its last point by its exponent, at least by 1.
+
+    An exponent below 1 is that of points in which fixed costs are seen, which large sizes hide.
+    """
+    slope, last = exponent(rows, axis, cost, floor), rows[-1]
     if slope is None:
         return last[cost]
-    each = (last[cost] - before[cost]) / (last[axis] - before[axis])
-    line = last[cost] + each * (target - last[axis])
-    return max(last[cost] * (target / last[axis]) ** slope, line)
+    return last[cost] * (TARGET[axis] / last[axis]) ** max(1.0, slope)
 
 
 def grown(curves: dict[str, Rows], cost: str, floor: float = 0.0) -> float:
@@ -190,25 +189,25 @@ Memory is without the messages that a part was handed.
 
 ## A million clients of ten million coordinates
 
-Computed from the curves, for one round with codes of one bit and one process a part: the cost along coordinates times its growth along clients, each by its exponent or by the line through the last two points, whichever is more.
+Computed from the curves, for one round with codes of one bit and one process a part: the cost along coordinates times its growth along clients, each from the largest point in proportion to the size, or by its exponent where that is above 1. Fixed costs in these points make the figures too large rather than too small.
 The last column is a multiple of what a round may take: an hour of one core, {LIMITS["gigabytes"]:g} GB of memory, {DISK:g} TB of disk, and 10 Gbit/s ({LINK} TB an hour).
 
 | part | needs | times the limit |
 |---|---|---|
 {rows}
 
-Small points still hide a part of the slope behind fixed costs, so these are lower estimates: `benchmarks/helper_sums.py` measured {large["clients"]:,} clients of {large["dimension"]:,} coordinates, from which the helper needs {large["helper_seconds"] * whole / 3600:.1f} hours here and the server {large["for_100000"]["server_seconds"] * whole / 3600:.0f}.
+In proportion to {large["clients"]:,} clients of {large["dimension"]:,} coordinates, which `benchmarks/helper_sums.py` measured, the helper would need {large["helper_seconds"] * whole / 3600:.1f} hours.
 
 **What breaks first is {WORDS[worst[0].part]}: {worst[0].words}.** What a client does is not the limit: encoding takes {3600 * hours["encode"]:.1f} s, a proof {3600 * hours["prove"]:.0f} s. None of the following is built as a service of several machines; each follows from properties that the code has.
 
-**Several helpers' cores.** The helper's work is {hours["helper"]:,.0f} core hours, and it is a sum over clients of masks that are streams of a cipher with a counter: any range of clients, or of coordinates, can be added by itself, and sums of ranges add up. With {cores["helper"]} cores a round takes an hour; nothing but seeds has to reach them, and what they return is one vector each.
+**Several helpers' cores.** The helper's work is {hours["helper"]:,.1f} core hours, and it is a sum over clients of masks that are streams of a cipher with a counter: any range of clients, or of coordinates, can be added by itself, and sums of ranges add up. With {cores["helper"]} of them a round takes an hour; nothing but seeds has to reach them, and what they return is one vector each.
 
 **Streams by tree.** {kept:,.0f} TB of masked vectors are kept until the helper has said whose seeds opened. With trees of groups of {group:,} clients, each group is a sum of its own with a helper's answer of its own, so that a leaf keeps its group's vectors only ({kept / TARGET["clients"] * group * 1000:,.0f} GB, or
 {narrow / TARGET["clients"] * group * 1000:,.0f} GB because a sum of {group:,} needs a narrower modulus: {narrow:,.0f} TB instead of {kept:,.0f} are sent) and passes on one vector. A group's sum is seen by its leaf, though: the noise must then suffice for a group of {group:,}, and not for a million. To hide the groups' sums the leaves must keep the masks on and the helper answer for all of them at once, which needs the wide modulus.
 
-**Sharded servers.** Coordinates are independent in every sum: a server for each thousandth of the coordinates receives {kept:,.0f} GB and works {hours["helper_server"] / 1000 * 60:,.1f} minutes. Rotation is the client's, and decoding of shards ends in one inverse rotation of {TARGET["coordinates"]:,} numbers, which is less than a second. With {cores["helper_server"]} cores in all a round takes an hour.
+**Sharded servers.** Coordinates are independent in every sum: a server for each thousandth of the coordinates receives {kept:,.0f} GB and works {hours["helper_server"] / 1000 * 60:,.1f} minutes. Rotation is the client's, and decoding of shards ends in one inverse rotation of {TARGET["coordinates"]:,} numbers. With {cores["helper_server"]} cores in all a round takes an hour.
 
-**Proofs.** Verifying is {hours["verify"]:,.0f} core hours: with proofs it is the largest part{"" if worst[0].part == "verify" else " of time" if hours["verify"] == max(hours.values()) else ""}, linear in both, and each client's proof is verified by itself, so that {cores["verify"]:,} cores do it in an hour. Fewer coordinates help all parts alike: a public random subset of a hundredth of the coordinates ([plan](plan.md)) divides every figure above by a hundred.
+**Proofs.** Verifying is {hours["verify"]:,.0f} core hours: with proofs it is the largest part{"" if worst[0].part == "verify" else " of time" if hours["verify"] == max(hours.values()) else ""}, and each client's proof is verified by itself, so that {cores["verify"]:,} cores do it in an hour. Fewer coordinates help all parts alike: a public random subset of a hundredth of the coordinates ([plan](plan.md)) leaves a hundredth of all this.
 """
 
 

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import mpmath
 import numpy as np
+from noise_laws import log_law
 from scipy.special import ndtr
 
 from randquant.channels import Channel
@@ -455,7 +456,7 @@ def _of_integers(seen: IntegerRound) -> Laws:
     if reach > WIDEST:
         nothing = np.empty(0)
         return Laws(nothing, nothing, nothing, nothing)
-    logs, error = seen.noise.log_law(seen.clients, reach)
+    logs, error = log_law(seen.noise, seen.clients, reach)
     reach = len(logs) - 1
     mass, off = np.exp(logs), error + 8 * UNIT * (1 + np.abs(logs))
     # theory/composition.md, Proposition 12: what is beyond falls at least geometrically.

@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 import pytest
+from noise_laws import log_law
 from scipy.optimize import brentq
 from scipy.special import ndtr, ndtri
 
@@ -147,7 +148,7 @@ def test_no_integer_vectors_are_farther_apart_than_the_pair(noise, draw, relatio
         return NoiseRelease(noise, clients, diameter, 2, 1, neighboring)
 
     reach = 40
-    logs, _ = noise.log_law(clients, reach)
+    logs, _ = log_law(noise, clients, reach)
     row = np.exp(np.append(np.asarray(logs)[::-1], np.asarray(logs)[1:]))
     row = row / row.sum()
     middle = len(row) // 2

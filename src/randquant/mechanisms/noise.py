@@ -165,11 +165,6 @@ class DiscreteGaussian:
         # n · sigma^2: a discrete Gaussian law is subgaussian with its parameter.
         return terms * self.variance * ROUND_UP_FACTOR
 
-    def log_law(self, terms: int, reach: int) -> tuple[np.ndarray, np.ndarray]:
-        # The Gaussian law, with the deviation of a sum's as its error.
-        logs = -(np.arange(reach + 1.0) ** 2) / (2 * terms * self.variance)
-        return logs, self._log_deviation(terms) * ROUND_UP_FACTOR + 8 * UNIT * np.abs(logs)
-
     def _log_deviation(self, terms: int) -> float:
         # Bound of the difference between the log of a sum's law and a Gaussian's, up to a constant.
         k = np.arange(1, terms)
@@ -227,22 +222,6 @@ class Skellam:
         """
         mu = terms * self.variance
         return (mu + 1 / (11 * mu)) * ROUND_UP_FACTOR if mu >= 1 else math.inf
-
-    def log_law(self, terms: int, reach: int) -> tuple[np.ndarray, np.ndarray]:
-        """Compute the logs of I_k(mu) / I_0(mu), by the recurrence of their ratios downward."""
-        # Upward, the recurrence would multiply rounding errors.
-        mu = terms * self.variance
-        start = reach + 40 + math.ceil(2 * math.sqrt(mu))
-        # theory/composition.md, Proposition 12: I_k / I_{k-1} from some k on, downward.
-        ratio, error = 1 / (2 * start / mu + 1), math.log1p(mu / (2 * start)) + 4 * UNIT
-        ratios, errors = np.empty(reach), np.empty(reach)
-        for k in range(start - 1, 0, -1):
-            most = ratio * math.exp(error)
-            error = most / (2 * k / mu + most) * error + 4 * UNIT
-            ratio = 1 / (2 * k / mu + ratio)
-            if k <= reach:
-                ratios[k - 1], errors[k - 1] = ratio, error
-        return _summed_logs(ratios, errors)
 
     def distance(self, terms: int) -> float:
         # Each client draws twice.
@@ -305,13 +284,6 @@ class Binomial:
         # The variance plus 2, which covers the law outside the window.
         return (terms * self.trials / 4 + 2) * ROUND_UP_FACTOR
 
-    def log_law(self, terms: int, reach: int) -> tuple[np.ndarray, np.ndarray]:
-        # Of the binomial law itself, up to the end of its support.
-        half = terms * self.trials // 2
-        k = np.arange(1.0, min(reach, half) + 1)
-        ratios = (half - k + 1) / (half + k)
-        return _summed_logs(ratios, np.full(len(k), 4 * UNIT))
-
     def distance(self, terms: int) -> float:
         """Bound the mass outside the window, under both laws, plus the distance of the tables."""
         total, reach = self._window(terms)
@@ -340,15 +312,6 @@ NOISES: dict[str, Callable[[float], Noise]] = {
     "binomial": Binomial.at_least,
 }
 """Noises by name: each a function from a variance to the smallest noise with at least it."""
-
-
-def _summed_logs(ratios: np.ndarray, errors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    # Logs of products of ratios, the first of them 0, and upper bounds of their errors.
-    logs = np.concatenate([[0.0], np.cumsum(np.log(ratios))])
-    # theory/composition.md, Proposition 12: a logarithm is within 8 units, each sum within 1.
-    count = np.arange(len(logs))
-    off = np.concatenate([[0.0], np.cumsum(errors)]) + (count + 10) * UNIT * np.abs(logs)
-    return logs, off * (1 + len(logs) * UNIT)
 
 
 def _check_variance(variance: float, low: float) -> None:

@@ -44,11 +44,6 @@ class Noise(Protocol):
         """Return a variance v for that law: log E exp(a X) <= a^2 v / 2 for |a| <= 1/v."""
         ...
 
-    # For lower ends: theory/composition.md, Proposition 12.
-    def log_law(self, terms: int, reach: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return log p(k)/p(0) of the sum's law, k = 0 to reach or its end, and their errors."""
-        ...
-
     # Tables draw a law that is only nearly the one above: theory/additive.md, Proposition 5; the
     # binomial adds the mass beyond the window of Proposition 4. theory/accounting.md, Proposition
     # 4, pays for it out of delta.
