@@ -311,7 +311,8 @@ NOISES: dict[str, Callable[[float], Noise]] = {
     "skellam": Skellam.at_least,
     "binomial": Binomial.at_least,
 }
-"""Noises by name: each a function from a variance to the smallest noise with at least it."""
+"""Noises by name: each a function from a variance to the smallest noise with at least it. A new one
+also needs an entry in `rounds.statement.LAWS`, and one in `statistics.surveys.LAWS` for tables."""
 
 
 def _check_variance(variance: float, low: float) -> None:

@@ -43,7 +43,8 @@ class Privacy:
             masks, against a server alone; or parties, helper and server each as much, against both.
             Noise of the last two kinds protects a client without counting on any other client.
         sampling: cohorts: fixed in size, or each client in each round by itself (poisson).
-        max_participations: most rounds that one client takes part in.
+        max_participations: most rounds that one client takes part in: `train` draws cohorts so. An
+            engine takes its noise from it; there each client enforces its `ClientLimits.epsilon`.
         numbers: what clients send with their updates, in the same noisy sum and the same account:
             accuracy, loss, num-examples, each as NAME:LOW:HIGH with public bounds (NAME alone for 0
             to 1); by default nothing.

@@ -261,6 +261,8 @@ class ServerRun:
     def restore(self, stored: StoredRounds, offer: Offer) -> ModelAndMoments:
         """Continue from a stored run of an offer; return its model and moments.
 
+        A round that was asked for and not finished is asked again, and charged a second time.
+
         Raises:
             ValueError: its account is damaged, or of another delta or neighbouring relation.
         """

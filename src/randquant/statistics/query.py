@@ -57,7 +57,10 @@ class Totals:
 
 
 class Query(Protocol):
-    """A question about records that is answered from a noisy sum of one block."""
+    """A question about records that is answered from a noisy sum of one block.
+
+    A new kind also needs an entry in `surveys.KINDS`, a new block one in `rounds.statement`.
+    """
 
     def named(self, name: str, queries: Mapping[str, Query]) -> Query:
         """Return the query with the fields filled in that follow from its name or from others."""

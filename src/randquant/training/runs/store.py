@@ -399,7 +399,8 @@ def read_finished(folder: Path) -> RunRecord:
 
 LATER_SETTINGS = {"noise": "clients"}
 """Settings that version 0.1.0 did not have, with the value that means what it did: they are in a
-run's digest only with another value, so that its runs can be read."""
+run's digest only with another value, so that its runs can be read. A new field of a setting's class
+(`Privacy`, `Local`, ...) belongs here."""
 
 
 def digest(config: TrainConfig) -> str:
