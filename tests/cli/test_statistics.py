@@ -57,8 +57,9 @@ def test_what_is_wrong_is_one_line(folder, capsys):
     assert "Expected numbers in column 'age', got 'forty'" in refused(capsys, line)
 
 
-def test_a_certificate_that_is_refused_leaves_no_answers_behind(folder, capsys):
+def test_a_certificate_that_is_refused_leaves_no_answers_behind(folder, capsys, monkeypatch):
+    monkeypatch.setattr("randquant.rounds.statement.LARGEST_FILE", 10)
     line = f"{LINE} --trust aggregate --noise helper --certificate table.json"
-    assert "Expected a table whose clients add the noise" in refused(capsys, shlex.split(line))
+    assert "Expected a certificate of at most 10 bytes" in refused(capsys, shlex.split(line))
     assert not (folder / "table.html").exists()
     assert not (folder / "table.json").exists()

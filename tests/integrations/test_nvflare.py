@@ -346,7 +346,7 @@ def test_an_answer_cannot_write_lines_of_its_own_into_the_servers_log(tmp_path):
     lines = "\nrandquant: the run, epsilon 0.1 " + "x" * 9000
     server.tamper = lambda site, reply: make_reply(lines)
     server.run()
-    assert len(server.log) == 6  # three refusals, the round twice, the panic
+    assert len(server.log) == 4  # the refusals in one line, the round twice, the panic
     assert all(text.isprintable() and len(text) < 600 for text in server.log)
     server.tamper = lambda site, reply: Shareable({"DXO": {"kind": 7, "data": [lines]}})
     server.run()
