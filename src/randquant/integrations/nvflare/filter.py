@@ -97,15 +97,15 @@ class QuantizeFilter(Filter):
             # Private: NVFlare does not send it. Not sticky: it ends with the task.
             fl_ctx.set_prop(AGREED_KEY, (agreed, model), private=True, sticky=False)
             return shareable
-        if (stored := fl_ctx.get_prop(AGREED_KEY)) is not None:
-            agreed, old = stored
+        agreed, old = fl_ctx.get_prop(AGREED_KEY) or (None, {})
+        if agreed is not None:
             # Before anything leaves, a failure too, which may depend on data: the account may
             # overstate what was sent, and never understate.
             member.charge(agreed.membership, agreed.request.step)
         if (code := shareable.get_return_code()) != ReturnCode.OK:
             # A new reply, with a code of NVFlare's own: training code could hide data in either.
             return make_reply(next((known for known in FAILURES if known == code), FAILED))
-        if stored is None:
+        if agreed is None:
             raise ValueError(
                 "Expected a request before its answer, got an answer alone: configure "
                 "QuantizeFilter for task data and for task results."
