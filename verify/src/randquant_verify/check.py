@@ -351,8 +351,9 @@ def hidden_rounds(account: Account, release: SimpleNamespace, claim: SimpleNames
         ("fixed", "zero_out"): ((far, far - near), (near, zero)),
         ("fixed", "replace_one"): ((far, zero),) * 2,
     }[release.hidden.draw, claim.relation]
-    first = mixtures(*ahead, rate)
-    return Curve(first, first if back is ahead else mixtures(*back, rate), release.rounds)
+    first = mixtures(ahead[0], ahead[1], rate)
+    second = first if back is ahead else mixtures(back[0], back[1], rate)
+    return Curve(first, second, release.rounds)
 
 
 @lru_cache(64)
