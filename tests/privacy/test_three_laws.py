@@ -287,13 +287,14 @@ def test_absence_that_is_farther_than_updates_are_from_each_other_is_charged(rat
 
 
 @pytest.mark.parametrize(("draw", "relation"), WAYS)
-def test_a_rate_at_which_delta_pays_for_every_test(draw, relation):
+def test_rates_at_which_delta_pays_for_every_test(draw, relation):
     """Nothing is left to compare with noise: what bounds all tests is taken, and costs nothing."""
 
     def make(neighboring):
         channel = rq.stochastic_rounding(clip=0.3, levels=2, margin=0.7)
         return rq.VectorRelease(channel, 1.0, 8, 1, "aggregate", neighboring, cohort=3)
 
-    run = sampled(make, draw, relation, 1e-9)
-    assert run.dominating_pairs[0].pairs(1e-8) == run.dominating_pairs[0].pairs(0.0)
-    assert 0 <= rq.account([run], 1e-5).epsilon < 1e-6
+    for rate in (1e-9, 1e-320):
+        run = sampled(make, draw, relation, rate)
+        assert run.dominating_pairs[0].pairs(1e-8) == run.dominating_pairs[0].pairs(0.0)
+        assert 0 <= rq.account([run], 1e-5).epsilon < 1e-6

@@ -420,7 +420,7 @@ class HiddenRound:
     def pairs(self, lost: float) -> Mixture:
         """Return the pairs of a round, to a probability of an infinite loss in it."""
         # theory/sampling.md, Proposition 13: rate times what either divergence may be above.
-        spared = lost / self.rate * (1 - 8 * UNIT)
+        spared = min(lost / self.rate, 1.0) * (1 - 8 * UNIT)  # a small rate may overflow it
         known, all_tests = (
             [gaussian_distance(release, most) for release in (self.release, self.absent)]
             for most in (spared, 0.0)
