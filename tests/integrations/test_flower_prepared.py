@@ -24,7 +24,7 @@ from flower_rounds import (
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from randquant.integrations import HEAD
-from randquant.integrations.flower.messages import NEXT_HEAD, NEXT_INBOX
+from randquant.integrations.flower.messages import INBOX, NEXT_HEAD, NEXT_INBOX
 from randquant.rounds import MEMBERSHIP_RECORD, NEXT_RECORD, AmongClients, Offer
 
 ALL, FEWER = range(1, 6), [1, 3, 4, 5]
@@ -177,6 +177,28 @@ def test_a_prepared_sum_is_answered_once():
     assert answers_of(grid.contexts[1]) == 3
     assert upload(grid, request).has_error()
     assert answers_of(grid.contexts[1]) == 3
+
+
+@pytest.mark.parametrize("step", STEPS[2:])
+def test_a_later_step_of_a_prepared_sum_does_not_go_with_another_rounds_message(step):
+    """Taken there it would be taken for ever, without an update and without its cost."""
+    grid, request = prepared_client()
+    later = {"step": step, "session": request.content[HEAD]["session"], "survivors": ["1", "3"]}
+    other = {"step": "upload", "session": b"other", "offer": Offer(exact("local"), 5).to_text()}
+    content = {
+        "arrays": model(),
+        "config": ConfigRecord({}),
+        HEAD: ConfigRecord(other),
+        NEXT_HEAD: ConfigRecord(later),
+    }
+    content[NEXT_INBOX] = request.content[INBOX]
+    message = Message(RecordDict(content), dst_node_id=1, message_type="train")
+    reply = grid.app(over_the_wire(message), grid.contexts[1])
+    assert not reply.has_error()
+    assert NEXT_HEAD not in reply.content
+    assert answers_of(grid.contexts[1]) == 3
+    assert not upload(grid, request).has_error()
+    assert answers_of(grid.contexts[1]) == 4
 
 
 def test_a_sum_that_begins_afresh_ends_one_that_was_prepared():

@@ -268,3 +268,33 @@ def test_a_round_pays_for_what_is_left_out_where_that_helps_and_only_there():
         assert loss.infinite >= 2.0**-10 * 1e-5 / rounds
     noise = NoiseRelease(Skellam(50.0), 20, 4 * 900, 4, 1)
     assert Sampled(noise, 0.1, 50, hidden=True).dominating_pairs[0].pairs(1e-9).lost == 0.0
+
+
+@pytest.mark.parametrize("rate", [0.01, 0.3])
+def test_absence_that_is_farther_than_updates_are_from_each_other_is_charged(rate):
+    """Zeros need not be an update: then a client that takes part shows, and so does its update."""
+    near, far = rq.GaussianRelease(1.0, 1, 1), rq.GaussianRelease(0.2, 1, 1, "central", "zero_out")
+    run, delta = Sampled(near, rate, 1, absent=far), 1e-5
+    x, step = np.linspace(-14, 20, 200001, retstep=True)
+    absent, *laws = (np.exp(-((x - s) ** 2) / 2) * step / math.sqrt(2 * math.pi) for s in (0, 5, 4))
+    first, second = ((1 - rate) * absent + rate * law for law in laws)
+    assert stick(first, second, math.exp(rq.account([run], delta).epsilon)) <= delta * (1 + 1e-6)
+    for order in (1.5, 4.0, 16.0):
+        exact = math.log(float((first * (first / second) ** (order - 1)).sum())) / (order - 1)
+        assert exact <= run.renyi(order)
+    # The bound for laws of which any two are that near is far below.
+    assert run.renyi(16.0) > 2 * Sampled(near, rate, 1).renyi(16.0)
+
+
+@pytest.mark.parametrize(("draw", "relation"), WAYS)
+def test_rates_at_which_delta_pays_for_every_test(draw, relation):
+    """Nothing is left to compare with noise: what bounds all tests is taken, and costs nothing."""
+
+    def make(neighboring):
+        channel = rq.stochastic_rounding(clip=0.3, levels=2, margin=0.7)
+        return rq.VectorRelease(channel, 1.0, 8, 1, "aggregate", neighboring, cohort=3)
+
+    for rate in (1e-9, 1e-320):
+        run = sampled(make, draw, relation, rate)
+        assert run.dominating_pairs[0].pairs(1e-8) == run.dominating_pairs[0].pairs(0.0)
+        assert 0 <= rq.account([run], 1e-5).epsilon < 1e-6

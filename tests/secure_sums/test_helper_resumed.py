@@ -227,6 +227,11 @@ def test_a_file_is_of_one_sum_one_process_and_one_user(tmp_path):
     with pytest.raises(OSError, match="a file for its owner alone"):
         HelperSum(terms, file=file)
     file.chmod(0o600)
+    (tmp_path / "another name").hardlink_to(file)
+    for name in ("sum", "another name"):
+        with pytest.raises(OSError, match="a file with one name, got 2 hard links"):
+            HelperSum(terms, file=tmp_path / name)
+    (tmp_path / "another name").unlink()
     assert HelperSum(terms, file=file).clients == {1}
 
 

@@ -289,8 +289,13 @@ class Member:
         The two sums have no secret in common (docs/theory/shares.md, Proposition 5).
 
         Raises:
-            ProtocolError: as `answer`; this round's sum goes on.
+            ProtocolError: as `answer`, or it is a later step; this round's sum goes on.
         """
+        # `answer` would take it for ever, and end that sum.
+        if request.step not in protocol.BEFORE_UPLOAD:
+            raise ProtocolError(
+                f"Expected a step before the upload in the next round's sum, got {request.step!r}."
+            )
         with limits.preparing(self.state, request.session):
             return self.answer(request)
 

@@ -330,7 +330,10 @@ def gaussian_distance(release: Release | None, spared: float) -> float | None:
     Returns:
         A distance in standard deviations, rounded up; None if no such noise is known.
     """
-    square = None if release is None else release.squared_mu_except(spared)
+    if release is None:
+        return None
+    # Zero where every test is spared: then all of them are compared.
+    square = release.squared_mu_except(spared) or release.squared_mu
     # theory/rounding.md, Proposition 8.
     return rounded_up(math.sqrt(square)) if square else None
 
@@ -417,7 +420,7 @@ class HiddenRound:
     def pairs(self, lost: float) -> Mixture:
         """Return the pairs of a round, to a probability of an infinite loss in it."""
         # theory/sampling.md, Proposition 13: rate times what either divergence may be above.
-        spared = lost / self.rate * (1 - 8 * UNIT)
+        spared = min(lost / self.rate, 1.0) * (1 - 8 * UNIT)  # a small rate may overflow it
         known, all_tests = (
             [gaussian_distance(release, most) for release in (self.release, self.absent)]
             for most in (spared, 0.0)
@@ -426,7 +429,7 @@ class HiddenRound:
         assert apart is not None
         # theory/sampling.md, Propositions 14 and 19: how far either law is from absence.
         if self.release.neighboring == "replace_one":
-            first = second = min(away or apart, apart)
+            first = second = away or apart
         elif self.scheme == "poisson":
             first, second = apart, 0.0
         else:
@@ -455,8 +458,9 @@ class Sampled(ReleaseDefaults):
             part (`poisson` only).
         absent: the same release between the client and its absence. For `replace_one` and
             `poisson` that is the one for `zero_out` neighbours, which sharpens the bound; of a
-            channel it is known without being given. For `zero_out` and `fixed`, where another
-            client takes its place, it is the one for `replace_one` neighbours, and must be given.
+            channel it is known without being given, and without it zeros must be one of the
+            updates. For `zero_out` and `fixed`, where another client takes its place, it is the
+            one for `replace_one` neighbours, and must be given.
         models: the adversary sees the published models only, and not what the server sees: the
             bound is under `model` trust, which may be claimed as docs/sampling.md says. Clients may
             then add the noise of a release under `local` or `aggregate` trust if `scheme` is
@@ -566,12 +570,16 @@ class Sampled(ReleaseDefaults):
 def _round_divergence(
     release: Release, absent: Release | None, rate: float, scheme: Draw, order: float
 ) -> float:
-    if scheme == "fixed" and release.neighboring == "zero_out":
-        # theory/sampling.md, Proposition 19: any two of the three laws are within it.
-        assert absent is not None
-        return amplified(absent.renyi, rate, order, "replace_one")
-    curve = None if absent is None else absent.renyi
-    return amplified(release.renyi, rate, order, release.neighboring, curve)
+    if absent is None or (scheme == "poisson" and release.neighboring == "zero_out"):
+        return amplified(release.renyi, rate, order, release.neighboring)
+
+    def all_three(order: float) -> float:
+        # theory/sampling.md, Propositions 7 and 19: absence may be farther than the other two laws
+        # are from each other, where zeros are none of the updates.
+        return max(release.renyi(order), absent.renyi(order))
+
+    curve = absent.renyi if scheme == "poisson" else None
+    return amplified(all_three, rate, order, "replace_one", curve)
 
 
 # From a run to the release that accounts for it, with secret or visible participation.

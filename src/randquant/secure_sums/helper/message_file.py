@@ -27,7 +27,14 @@ from pathlib import Path
 
 import numpy as np
 
-from randquant._internal.files import check_private, exclusive, flush, opener, sync_folder
+from randquant._internal.files import (
+    check_one_name,
+    check_private,
+    exclusive,
+    flush,
+    opener,
+    sync_folder,
+)
 from randquant.channels.wire import Payload
 
 if sys.platform == "linux":
@@ -55,7 +62,8 @@ class MessageFile:
             those in which the vector has a checksum of the rest.
 
     Raises:
-        OSError: the file is of another sum, is open to other users, or cannot be written.
+        OSError: the file is of another sum, has two names, is open to other users, or cannot be
+            written.
         BlockingIOError: another process has it.
     """
 
@@ -86,7 +94,9 @@ class MessageFile:
         flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0)
         file = opener(path, flags, 0o600)
         stack.callback(os.close, file)
-        check_private(path, os.fstat(file))
+        # Another name would have another lock: two processes would write over each other's records.
+        check_one_name(path, status := os.fstat(file))
+        check_private(path, status)
         return file
 
     def _begin(self, path: Path | None, digest: bytes) -> bytes:
