@@ -15,9 +15,14 @@ from scipy.special import ndtri_exp
 
 from randquant._internal import validate
 from randquant.channels.channel import Channel
-from randquant.privacy.accounting.gaussian import SPECIAL_ERROR, step_square
-from randquant.privacy.accounting.gaussian_domination import spared_cost, unit_squared_mu
-from randquant.privacy.accounting.martingale import RoundLoss, sum_round_loss
+from randquant.privacy.accounting.gaussian import (
+    SPECIAL_ERROR,
+    RoundLoss,
+    spared_cost,
+    step_square,
+    sum_round_loss,
+    unit_squared_mu,
+)
 from randquant.privacy.accounting.release import (
     Rounds,
     check_cohort,
