@@ -37,7 +37,7 @@ import randquant as rq
 from randquant._internal import serialization, to_json
 from randquant.aggregation import ChannelMechanism, VectorMechanism
 from randquant.channels import wire
-from randquant.integrations.flower import state
+from randquant.integrations.flower import strategy as flower_strategy
 from randquant.privacy import channel_record, load_channel
 from randquant.rounds import (
     ACCOUNT_RECORD,
@@ -347,7 +347,7 @@ def _states() -> list[bytes]:
     strategy = FedAdam()
     strategy.m_t = {"w": np.arange(3.0), "empty": np.zeros((0, 2), dtype=">f4")}
     strategy.v_t = [np.full(2, float(n)) for n in range(12)]  # type: ignore[assignment]
-    return [serialization.pack_arrays({"rounds": 3}, state.arrays_in(strategy))]
+    return [serialization.pack_arrays({"rounds": 3}, flower_strategy.arrays_in(strategy))]
 
 
 def _read_state(data: bytes, _folder: Path) -> None:
@@ -361,9 +361,9 @@ def _read_state(data: bytes, _folder: Path) -> None:
     assert (again, list(same)) == (record, list(arrays))
     for name, array in arrays.items():
         np.testing.assert_array_equal(same[name], array)
-    state.restore(strategy, arrays, {})
+    flower_strategy.restore(strategy, arrays, {})
     assert set(vars(strategy)) == fields, "a new attribute"
-    state.restore(other, state.arrays_in(strategy), {})
+    flower_strategy.restore(other, flower_strategy.arrays_in(strategy), {})
     assert repr(vars(other)) == repr(vars(strategy))
 
 

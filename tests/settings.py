@@ -47,7 +47,7 @@ from randquant.planning import gaussian_multiplier, tradeoffs
 from randquant.privacy import HiddenCohorts, LaplaceRelease, NoiseRelease, amplified
 from randquant.rounds import within
 from randquant.secure_sums import Helper, HelperKey, HelperLimits, HelperTerms, Losses, Terms
-from randquant.training import Task, participation
+from randquant.training import Task, schedule
 
 
 class Opaque:
@@ -327,11 +327,11 @@ def _of_training(call: Callable[..., Call]) -> Iterator[Call]:
                mechanism="rqm", parameters={"clip": 1.0, "margin": 1.0, "levels": 4, "keep": 0.4},
                cohort=100, rounds=100, delta=1e-5, stop_at_epsilon=0.7, seed=100)  # fmt: skip
     drawn = {"population": 100, "cohort": 10, "round": 100, "key": KEY}
-    yield call("sample_cohort", participation.sample_cohort, **drawn)
-    yield call("sample_hidden", participation.sample_hidden, **drawn)
-    yield call("sample_poisson", participation.sample_poisson, population=100, rate=0.1, round=100,
+    yield call("sample_cohort", schedule.sample_cohort, **drawn)
+    yield call("sample_hidden", schedule.sample_hidden, **drawn)
+    yield call("sample_poisson", schedule.sample_poisson, population=100, rate=0.1, round=100,
                key=KEY)  # fmt: skip
-    yield call("capped_cohorts", lambda **given: list(participation.capped_cohorts(**given)),
+    yield call("capped_cohorts", lambda **given: list(schedule.capped_cohorts(**given)),
                population=100, cohort=50, rounds=3, max_participations=2, key=KEY)  # fmt: skip
 
 

@@ -19,7 +19,7 @@ PATTERNS = (
     "privacy/accounting/sampling.py",
     "planning/calibration.py",
     "privacy/accounting/gaussian.py",
-    "privacy/accounting/martingale.py",
+    "privacy/accounting/gaussian.py",
     "privacy/accounting/ratios.py",
     "privacy/accounting/releases.py",
     "privacy/accounting/composition.py",

@@ -34,7 +34,7 @@ from randquant.aggregation import (
     from_record,
 )
 from randquant.privacy import Guarantee, channel_record
-from randquant.privacy.certificates.file import channel_from_record
+from randquant.privacy.certificates.coordinate import channel_from_record
 from randquant.rounds import Offer, RoundEvent, RoundRow, RunAccountant, protocol
 from randquant.secure_sums import (
     HelperKey,

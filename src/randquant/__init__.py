@@ -16,12 +16,11 @@ if TYPE_CHECKING:
     from randquant.aggregation.registry import load, save
     from randquant.aggregation.vector import VectorMechanism
     from randquant.audit.pipeline import Audit, audit
-    from randquant.channels.channel import Channel
+    from randquant.channels.channel import Channel, Moments, moments
     from randquant.channels.encoding import decode, encode
-    from randquant.channels.exact_moments import Moments, moments
     from randquant.channels.keys import Key
-    from randquant.local_training.client_steps import local_steps
-    from randquant.local_training.example_gradients import example_update
+    from randquant.local_training.client import example_update
+    from randquant.local_training.curvature import local_steps
     from randquant.local_training.local import Local
     from randquant.local_training.standardize import Standardize
     from randquant.mechanisms import design
@@ -40,17 +39,18 @@ if TYPE_CHECKING:
     from randquant.planning.plans import Plan
     from randquant.planning.privacy import Privacy
     from randquant.privacy.accounting.accountant import account
+    from randquant.privacy.accounting.ledger import GaussianSteps
     from randquant.privacy.accounting.releases import ChannelRelease, GaussianRelease, VectorRelease
     from randquant.privacy.accounting.sampling import Sampled
-    from randquant.privacy.accounting.steps import GaussianSteps
     from randquant.privacy.certificates.coordinate import (
         Certificate,
         certify,
         certify_metric,
         certify_pair,
         fisher_information,
+        load_channel,
+        save_channel,
     )
-    from randquant.privacy.certificates.file import load_channel, save_channel
     from randquant.privacy.certificates.sum_certificate import SumCertificate, certify_sum
     from randquant.privacy.certificates.sum_curvature import kappa_sum
     from randquant.privacy.certificates.vector import kappa, squared_distance

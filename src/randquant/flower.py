@@ -1,37 +1,13 @@
 """The Flower adapter under its short name: see `randquant.integrations.flower`."""
 
+import sys
 from typing import TYPE_CHECKING
 
-from randquant._internal.imports import lazily
-from randquant.integrations.flower import installed  # noqa: F401 - before what needs it
+from randquant.integrations import flower
 
 if TYPE_CHECKING:
-    from randquant.integrations.flower.dp_accountant import GaussianAccountant
-    from randquant.integrations.flower.mod import QuantizeMod
-    from randquant.integrations.flower.planned import ParameterFree
-    from randquant.integrations.flower.simulation import engine
-    from randquant.integrations.flower.strategy import QuantizedStrategy
-    from randquant.rounds.accountant import RoundEvent, RunAccountant
-    from randquant.rounds.among_clients import AmongClients
-    from randquant.rounds.helper_service import TLS, RemoteHelper
-    from randquant.rounds.limits import ClientLimits
-    from randquant.rounds.offer import Offer
-    from randquant.rounds.with_helper import WithHelper
+    from randquant.integrations.flower import *  # noqa: F403
 
-__all__ = [
-    "TLS",
-    "AmongClients",
-    "ClientLimits",
-    "GaussianAccountant",
-    "Offer",
-    "ParameterFree",
-    "QuantizeMod",
-    "QuantizedStrategy",
-    "RemoteHelper",
-    "RoundEvent",
-    "RunAccountant",
-    "WithHelper",
-    "engine",
-]
+__all__ = flower.__all__  # pyright: ignore[reportUnsupportedDunderAll]
 
-lazily(__name__)
+sys.modules[__name__] = flower

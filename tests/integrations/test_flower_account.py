@@ -32,7 +32,7 @@ from randquant import cli
 from randquant._internal import serialization
 from randquant._internal.formatting import round_up
 from randquant.integrations import QuantizedStrategy
-from randquant.integrations.flower import state
+from randquant.integrations.flower import strategy as flower_strategy
 from randquant.privacy import NEIGHBORINGS, account
 from randquant.reports.flower import page
 from randquant.rounds import Offer, RoundEvent, RunAccountant, ServerStore
@@ -288,10 +288,10 @@ def test_the_arrays_of_a_strategy_come_back_as_they_were():
     strategy, other = FedAdam(), FedAdam()
     strategy.m_t = {"w": np.arange(3.0), "empty": np.zeros((0, 2), dtype=">f4")}
     strategy.v_t = [np.full(2, float(n)) for n in range(12)]
-    content = serialization.pack_arrays({"rounds": 1}, state.arrays_in(strategy))
+    content = serialization.pack_arrays({"rounds": 1}, flower_strategy.arrays_in(strategy))
     record, arrays = serialization.unpack_arrays(content)
     assert record == {"rounds": 1}
-    state.restore(other, arrays, {})
+    flower_strategy.restore(other, arrays, {})
     assert (other.m_t["w"] == np.arange(3.0)).all()
     assert (other.m_t["empty"].shape, other.m_t["empty"].dtype) == ((0, 2), ">f4")
     assert [part[0] for part in other.v_t] == list(range(12))
@@ -303,7 +303,7 @@ def test_arrays_of_something_else_are_refused_and_change_nothing(name):
     strategy = FedAdam()
     before = dict(vars(strategy))
     with pytest.raises(ValueError, match="Expected arrays that FedAdam remembers, got"):
-        state.restore(strategy, {"m_t/w": np.zeros(2), name: np.zeros(2)}, {})
+        flower_strategy.restore(strategy, {"m_t/w": np.zeros(2), name: np.zeros(2)}, {})
     assert vars(strategy) == before
 
 

@@ -37,7 +37,7 @@ from randquant.integrations import HEAD, QuantizedStrategy
 from randquant.integrations.flower import messages
 from randquant.integrations.flower.messages import PAYLOAD
 from randquant.privacy.accounting import releases
-from randquant.privacy.certificates import file
+from randquant.privacy.certificates import coordinate
 from randquant.rounds import (
     MAX_SESSION_BYTES,
     MAX_TEXT_CHARACTERS,
@@ -331,7 +331,7 @@ def a_heavy_offer():
 def test_an_offer_that_takes_hours_is_refused_before_it_is_certified(monkeypatch):
     offer = a_heavy_offer()
     assert len(offer.to_text()) > 700_000
-    for where, name in ((file, "certify"), (releases, "kappa_sum")):
+    for where, name in ((coordinate, "certify"), (releases, "kappa_sum")):
         monkeypatch.setattr(where, name, lambda *a, **b: pytest.fail("it is certified"))
     assert is_refused(an_upload(offer=offer.to_text()), "Expected an offer") < 50_000_000
 

@@ -18,7 +18,7 @@ from randquant.integrations import QuantizedStrategy, QuantizeMod, TooFewNodes
 from randquant.planning import Calibrated
 from randquant.reports.flower import page
 from randquant.rounds import AmongClients, History, RoundRow, WithHelper
-from randquant.rounds import target as target_module
+from randquant.rounds import run as run_module
 from randquant.secure_sums import Losses
 
 TARGET = {"epsilon": 8.0, "rounds": 3, "cohort": 6, "model": 650}
@@ -82,7 +82,7 @@ def test_nobody_waits_without_end_for_nodes_that_the_strategy_wants(nodes, strat
 def test_one_node_is_enough_where_one_was_planned(monkeypatch):
     bit = {"clip": 0.3, "levels": 2, "margin": 0.7}
     calibrated = Calibrated("stochastic-rounding", bit, 1.0)
-    monkeypatch.setattr(target_module, "choose", lambda need, examples: calibrated)
+    monkeypatch.setattr(run_module, "choose", lambda need, examples: calibrated)
     target = {**TARGET, "cohort": 1, "trust": "local", "model": 5, "epsilon": 99.0}
     strategy = QuantizedStrategy.for_target(**target)
     assert list(run(strategy, grid_of(nodes=[1]), rounds=1).train_metrics_clientapp) == [1]
@@ -111,7 +111,7 @@ def test_a_setting_changes_what_noise_is_planned_for_and_nothing_else(
         needs.append(need)
         return Calibrated("stochastic-rounding", {"clip": 0.3, "levels": 2, "margin": 0.7}, 1.0)
 
-    monkeypatch.setattr(target_module, "choose", choose)
+    monkeypatch.setattr(run_module, "choose", choose)
     made = planned(**settings)
     fields = ("dimension", "population", "cohort", "rounds", "epsilon", "delta", "trust",
               "participations")  # fmt: skip
@@ -130,7 +130,7 @@ def test_as_many_dropouts_are_planned_for_as_a_sum_withstands(helped, most, monk
     """Among six clients two thirds of five neighbours must stay; with a helper any two clients."""
     bit = {"clip": 0.3, "levels": 2, "margin": 0.7}
     calibrated = Calibrated("stochastic-rounding", bit, 1.0)
-    monkeypatch.setattr(target_module, "choose", lambda need, examples: calibrated)
+    monkeypatch.setattr(run_module, "choose", lambda need, examples: calibrated)
     sums = WithHelper(helper_in(tmp_path)) if helped else AmongClients()
     assert planned(sums=sums, dropouts=most).least == 6 - most
     with pytest.raises(ValueError, match=f"Expected dropouts <= {most}"):

@@ -20,7 +20,7 @@ from randquant.integrations import HEAD, ParameterFree, QuantizedStrategy
 from randquant.planning import Calibrated, Privacy
 from randquant.privacy import Guarantee
 from randquant.rounds import AmongClients, Offer
-from randquant.rounds import target as target_module
+from randquant.rounds import run as run_module
 from randquant.secure_sums import Losses
 
 MODEL = ArrayRecord({"stem": Array(np.zeros(3)), "head": Array(np.zeros(2))})
@@ -165,7 +165,7 @@ def target(monkeypatch):
     """What is planned for a target, and the strategy that it gives, by name."""
     needs, examples_seen = [], []
     monkeypatch.setattr(
-        target_module, "choose",
+        run_module, "choose",
         lambda need, examples: needs.append(need) or examples_seen.append(examples) or ONE_BIT,
     )  # fmt: skip
 

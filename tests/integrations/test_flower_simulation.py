@@ -31,7 +31,7 @@ from randquant.channels import Key
 from randquant.integrations import flower
 from randquant.integrations.flower import simulation
 from randquant.training import RoundCollector, RunStore
-from randquant.training.cohort import ENGINE
+from randquant.training.algorithm import ENGINE
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*:UserWarning")
 

@@ -200,7 +200,7 @@ def test_a_model_that_needs_real_numbers_is_tried_on_the_clients():
 
 
 def test_more_examples_than_their_sums_rounding_allows_are_refused(monkeypatch):
-    monkeypatch.setattr("randquant.local_training.example_gradients.MAX_EXAMPLES", 3)
+    monkeypatch.setattr("randquant.local_training.client.MAX_EXAMPLES", 3)
     rows = torch.zeros(4, 1)
     with pytest.raises(ValueError, match="at most 3 examples of one client, got 4: rounding"):
         rq.example_update(nn.Linear(1, 1), (rows, rows), functional.mse_loss, clip_norm=1.0)

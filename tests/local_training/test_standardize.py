@@ -23,12 +23,12 @@ from randquant.local_training import (
     make_problem,
     plan_query,
 )
-from randquant.planning import choice
+from randquant.planning import planner
 from randquant.privacy import account, round_up
 from randquant.reports import render_run
 from randquant.statistics import SurveyMechanism, survey
-from randquant.training import RunStore, Task, TrainConfig, read_run, request
-from randquant.training.runs import execution, setup, standardization
+from randquant.training import RunStore, Task, TrainConfig, federated, read_run
+from randquant.training.runs import execution, setup
 
 WEIGHTS = torch.tensor([[0.9], [-40.0]])
 SCALED = rq.Standardize([0, 0.0], [400, 10.0], target=(-600, 600))
@@ -54,9 +54,9 @@ def _integer_noise(monkeypatch):
     """Runs are calibrated with the mechanism whose noise is found at once: none is compared."""
 
     def choose(need, *, examples=None):
-        return choice.choose(need.with_bits(20), examples=examples or 1)
+        return planner.choose(need.with_bits(20), examples=examples or 1)
 
-    monkeypatch.setattr(request, "choose", choose)
+    monkeypatch.setattr(federated, "choose", choose)
 
 
 def trained(data=DATA, *, model=None, standardize=SCALED, **settings):
@@ -220,9 +220,7 @@ def test_bounds_alone_cost_nothing():
 
 def test_a_run_that_is_stopped_while_it_asks_has_sent_something(tmp_path, monkeypatch):
     """Clients answer before its first round: its folder is kept, and says what was declared."""
-    monkeypatch.setattr(
-        standardization, "ask_statistics", dying(standardization.ask_statistics, [0])
-    )
+    monkeypatch.setattr(execution, "ask_statistics", dying(execution.ask_statistics, [0]))
     with pytest.raises(Interrupted):
         trained(mechanism=LocalGaussian(1.0, 4.0), trust="local", folder=tmp_path / "run")
     assert RunStore(tmp_path / "run").begun()
@@ -239,7 +237,7 @@ def test_a_killed_run_never_asks_twice(when, tmp_path, monkeypatch):
     home = tmp_path / "killed"
 
     place, name = {
-        "before asking": (standardization, "ask_statistics"),
+        "before asking": (execution, "ask_statistics"),
         "before writing": (RunStore, "write"),
         "before round 1": (execution, "_train"),
     }[when]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import randquant as rq
 from randquant.privacy import VectorRelease, unit_squared_mu
-from randquant.privacy.accounting import gaussian_domination
+from randquant.privacy.accounting import gaussian
 
 CHANNELS = {
     "near": rq.stochastic_rounding(1.0, 2, 0.25),
@@ -83,26 +83,24 @@ def test_far_from_the_mean_the_formula_is_above_the_truth(below):
     """Where sums are likely enough to be evaluated, both are known."""
     left, right, low, high = 120, 180, 0.44, 0.56
     noise = law([[1 - low, low]] * left + [[1 - high, high]] * right)
-    worst = gaussian_domination._likely_distance(noise, low, high, 0.0, 0, below - 1)
-    assert worst <= gaussian_domination._rare_distance(left, right, low, high, below) <= 1.3 * worst
+    worst = gaussian._likely_distance(noise, low, high, 0.0, 0, below - 1)
+    assert worst <= gaussian._rare_distance(left, right, low, high, below) <= 1.3 * worst
 
 
 def test_more_clients_hide_more_and_grouping_costs_little(monkeypatch):
     channel = CHANNELS["far"]
     squares = [unit_squared_mu(channel, n) for n in (1, 2, 3, 20, 21, 300, 1300)]
     assert squares == sorted(squares, reverse=True)
-    monkeypatch.setattr(gaussian_domination, "MOST_CLIENTS", 300)
+    monkeypatch.setattr(gaussian, "MOST_CLIENTS", 300)
     assert squares[-2] == unit_squared_mu(channel, 301)
-    each = gaussian_domination._largest_distance(0.4, 0.6, 150, True)
-    monkeypatch.setattr(gaussian_domination, "ARRANGEMENTS_FRACTION", 1000)
-    assert gaussian_domination._largest_distance(0.4, 0.6, 150, False) == pytest.approx(
-        each, rel=0.01
-    )
+    each = gaussian._largest_distance(0.4, 0.6, 150, True)
+    monkeypatch.setattr(gaussian, "ARRANGEMENTS_FRACTION", 1000)
+    assert gaussian._largest_distance(0.4, 0.6, 150, False) == pytest.approx(each, rel=0.01)
 
 
 def test_every_arrangement_is_one_of_those_that_are_bounded():
     for others in (1, 2, 150, 8191, 8192, 20_001, 300_000):
-        bounded = list(gaussian_domination._arrangement_groups(others, False))
+        bounded = list(gaussian._arrangement_groups(others, False))
         for right in {*range(min(others, 200) + 1), others // 3, others // 2, others}:
             left = others - right
             assert any(a <= left and b <= right for a, b in bounded), (others, right)
@@ -114,9 +112,7 @@ def test_tails_are_the_sums_of_products_and_no_more(falls):
     for fall in falls:
         tail = Fraction(fall) * (1 + tail)
         exact.append(tail)
-    for found, truth in zip(
-        gaussian_domination._falling_sums(np.array(falls)).tolist(), exact, strict=True
-    ):
+    for found, truth in zip(gaussian._falling_sums(np.array(falls)).tolist(), exact, strict=True):
         assert truth * (1 - Fraction(1, 10**6)) <= found <= truth * (1 + Fraction(1, 10**12))
 
 

@@ -25,7 +25,7 @@ from randquant.privacy import (
     ratio_moments,
     sum_round_loss,
 )
-from randquant.privacy.accounting.martingale import _choose, _integrated_errors, _lognormal_moment
+from randquant.privacy.accounting.gaussian import _choose, _integrated_errors, _lognormal_moment
 
 DELTA = 1e-5
 NAMES = ("second", "third", "skew", "excess", "fifth", "sixth")

@@ -14,7 +14,7 @@ from scipy.special import ndtr, ndtri
 import randquant as rq
 from randquant.mechanisms import DiscreteGaussian, Skellam
 from randquant.privacy import Mixture, NoiseRelease, Sampled
-from randquant.privacy.accounting.gaussian_domination import spared_cost, unit_squared_mu
+from randquant.privacy.accounting.gaussian import spared_cost, unit_squared_mu
 
 RATIOS = (1.0, 1.003, 1.02, 1.1, 1.3, 1.8, 3.0, 7.0)
 

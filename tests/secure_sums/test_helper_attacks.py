@@ -36,7 +36,7 @@ from randquant.secure_sums import (
     write_answer,
 )
 from randquant.secure_sums import write_request as asked
-from randquant.secure_sums.helper import message_file, sealing
+from randquant.secure_sums.helper import collector, sealing
 from randquant.secure_sums.helper import request as requests
 
 
@@ -386,7 +386,7 @@ UNOPENED = {
 def test_a_seal_that_does_not_open_is_left_out_alone_and_the_sum_is_exact(
     helper, fault, uncached, monkeypatch
 ):
-    monkeypatch.setattr(message_file, "LEAST_UNCACHED_BYTES", uncached)
+    monkeypatch.setattr(collector, "LEAST_UNCACHED_BYTES", uncached)
     terms, codes, messages = begun(helper, range(6), dimension=1000, bits=12)
     server = collected(terms, messages | {2: UNOPENED[fault](terms, messages[2])})
     answer = helper.answer(server.request())

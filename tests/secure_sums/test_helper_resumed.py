@@ -16,7 +16,7 @@ from proven_sums import VERIFY_KEY, proven_messages, proven_terms
 from slow import slow
 
 from randquant.secure_sums import HelperSum, ProtocolError
-from randquant.secure_sums.helper import collector, message_file
+from randquant.secure_sums.helper import collector
 from randquant.secure_sums.helper.request import MaskedVectors
 
 # Records that go through the system's cache, and records that go past it.
@@ -128,10 +128,10 @@ def test_what_is_damaged_or_cut_off_is_missing_and_never_wrong(dimension, tmp_pa
         place, data = draw.randrange(5), bytearray(whole)
         if trial % 2:
             # Within what the record says: after it there are zeros.
-            at = message_file.PAGE_BYTES + place * step + draw.randrange(int(0.9 * step))
+            at = collector.PAGE_BYTES + place * step + draw.randrange(int(0.9 * step))
             data[at] ^= 1 << draw.randrange(8)
         else:
-            cut = message_file.PAGE_BYTES + place * step + draw.randrange(int(0.9 * step))
+            cut = collector.PAGE_BYTES + place * step + draw.randrange(int(0.9 * step))
             data = data[:cut]
         file.write_bytes(data)
         server = HelperSum(terms, file=file)
@@ -281,7 +281,7 @@ def test_a_full_disk_costs_the_message_and_not_the_sum(tmp_path, monkeypatch):
             server.add(1, messages[1])
     for client in (1, 2, 3):
         server.add(client, messages[client])
-    assert (tmp_path / "sum").stat().st_size == message_file.PAGE_BYTES + 4 * server._file._step
+    assert (tmp_path / "sum").stat().st_size == collector.PAGE_BYTES + 4 * server._file._step
     assert exact(server, helper.answer(server.request()), codes)
 
 

@@ -21,7 +21,7 @@ from randquant.channels import Key
 from randquant.planning import Calibrated, Need
 from randquant.privacy import Guarantee, HiddenCohorts
 from randquant.privacy.accounting import accountant
-from randquant.training import prepare, request
+from randquant.training import federated, prepare
 from randquant.training.runs import execution
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*:UserWarning")
@@ -58,7 +58,7 @@ def test_every_setting_of_privacy_and_every_part_of_a_need_is_here():
         "dimension", "population", "cohort", "rounds", "epsilon", "delta", "trust", "privacy",
         "participations", "cohorts", "mean_norm",
     }  # fmt: skip
-    assert {*inspect.signature(request.choose).parameters} == {"need", "examples"}
+    assert {*inspect.signature(federated.choose).parameters} == {"need", "examples"}
 
 
 def value(row, name):
@@ -108,7 +108,7 @@ def planned(row, monkeypatch):
     monkeypatch.setattr(
         accountant, "attacked_epsilon", lambda *_: 0.0, raising=False
     )  # it takes long
-    monkeypatch.setattr(request, "choose", choose)
+    monkeypatch.setattr(federated, "choose", choose)
     monkeypatch.setattr(execution, "create", create)
     draw = torch.Generator().manual_seed(0)
     x = torch.randn(value(row, "clients"), MOST, FEATURES, generator=draw)

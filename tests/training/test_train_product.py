@@ -23,7 +23,7 @@ from randquant.aggregation import AdditiveMechanism, CentralGaussian, LocalGauss
 from randquant.channels import Key
 from randquant.privacy import Guarantee
 from randquant.privacy.accounting import accountant
-from randquant.training import participation
+from randquant.training import schedule
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*:UserWarning")
 
@@ -227,14 +227,14 @@ def calls(row):
     rounds, key = value(row, "rounds"), Key.from_seed(0)
     cap = value(row, "max_participations")
     if row["sampling"] == "poisson":
-        drawn = [participation.sample_poisson(population, cohort / population, n, key)
+        drawn = [schedule.sample_poisson(population, cohort / population, n, key)
                  for n in range(1, rounds + 1)]  # fmt: skip
     elif row["mechanism"] == "models":
-        drawn = [participation.sample_hidden(population, cohort, n, key)
+        drawn = [schedule.sample_hidden(population, cohort, n, key)
                  for n in range(1, rounds + 1)]  # fmt: skip
     else:
         balanced = -(-rounds * cohort // population) if cap is None else cap
-        drawn = participation.capped_cohorts(
+        drawn = schedule.capped_cohorts(
             population, cohort, rounds, max_participations=balanced, key=key
         )
     seen = np.zeros((rounds + 1, population), int)

@@ -15,14 +15,12 @@ from randquant.aggregation import modulus
 from randquant.aggregation.defaults import MechanismDefaults, check_cohort_size, for_each_payload
 from randquant.aggregation.rotation import unrotated
 from randquant.channels import wire
-from randquant.channels.channel import Channel
+from randquant.channels.channel import Channel, moments
 from randquant.channels.encoding import encode_payload, encode_payloads
-from randquant.channels.exact_moments import moments
 from randquant.channels.keys import Key
 from randquant.privacy.accounting.release import Release
 from randquant.privacy.accounting.releases import ChannelRelease
-from randquant.privacy.certificates.coordinate import certify
-from randquant.privacy.certificates.file import channel_record
+from randquant.privacy.certificates.coordinate import certify, channel_record
 from randquant.privacy.guarantee import Neighboring, Trust
 
 

@@ -16,8 +16,8 @@ from randquant.aggregation.vector import VectorMechanism
 from randquant.channels.channel import Channel
 from randquant.mechanisms.record import MechanismRecord
 from randquant.mechanisms.registry import add, build, known_mechanisms, records_in
-from randquant.privacy.certificates.file import channel_from_record
-from randquant.privacy.certificates.work import check_work
+from randquant.privacy.certificates.coordinate import channel_from_record
+from randquant.privacy.certificates.sum_curvature import check_work
 from randquant.privacy.guarantee import Trust
 
 # Mechanisms for whole updates by name: every channel, and the mechanisms without a channel.

@@ -23,7 +23,7 @@ from randquant.channels.encoding import encode_payload
 from randquant.channels.keys import Key
 from randquant.privacy.accounting.release import Release
 from randquant.privacy.accounting.releases import VectorRelease
-from randquant.privacy.certificates.file import channel_record
+from randquant.privacy.certificates.coordinate import channel_record
 from randquant.privacy.guarantee import Neighboring, Trust
 
 

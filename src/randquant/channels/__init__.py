@@ -10,6 +10,7 @@ if TYPE_CHECKING:
         MAX_DENOMINATOR,
         Channel,
         from_probabilities,
+        moments,
         with_even,
     )
     from randquant.channels.encoding import (
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
         tables,
     )
     from randquant.channels.encoding_kernel import LOW_BITS
-    from randquant.channels.exact_moments import moments
     from randquant.channels.keys import Key
     from randquant.channels.wire import block, length
 

@@ -9,12 +9,11 @@ from typing import Any
 
 from randquant._internal.formatting import count, round_up
 from randquant.aggregation.helper_noise import parties_notes
-from randquant.privacy.accounting.relations import other_relation_lines
+from randquant.privacy.accounting.accountant import other_relation_lines
 from randquant.privacy.certificates.coordinate import Certificate, certify
 from randquant.privacy.guarantee import MODEL_TERMS
 from randquant.reports.run import run_facts
-from randquant.training.config import TrainConfig
-from randquant.training.configured import describe_upload
+from randquant.training.config import TrainConfig, describe_upload
 from randquant.training.records import RunRecord, RunSummary
 from randquant.training.runs.setup import stored_mechanism
 from randquant.training.runs.store import BASELINE, RunStore

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from randquant._internal.imports import needed
-from randquant.privacy.accounting.steps import GaussianSteps
+from randquant.privacy.accounting.ledger import GaussianSteps
 from randquant.privacy.guarantee import Guarantee
 
 with needed("Opacus' accountants", "opacus"):

@@ -5,16 +5,17 @@ from typing import TYPE_CHECKING
 from randquant._internal.imports import lazily
 
 if TYPE_CHECKING:
-    from randquant.local_training.by_class import (
+    from randquant.local_training.client import (
+        MAX_GROUP_CLIENTS_ON_CPU,
         MIN_IMBALANCE_RATIO,
         ByClass,
+        Learner,
         auc,
         balanced_accuracy,
     )
-    from randquant.local_training.client import MAX_GROUP_CLIENTS_ON_CPU, Learner
     from randquant.local_training.curvature import small_step, step_length
     from randquant.local_training.examples import StoredExamples, as_examples
-    from randquant.local_training.local import Local
+    from randquant.local_training.local import Evaluation, Local, Work
     from randquant.local_training.problem import make_problem, select_parts
     from randquant.local_training.standardize import (
         StandardizationQuery,
@@ -24,6 +25,5 @@ if TYPE_CHECKING:
     )
     from randquant.local_training.standardized_model import Standardized
     from randquant.local_training.vectorized import KNOWN_ATTENTION
-    from randquant.local_training.work import Evaluation, Work
 
 lazily(__name__)

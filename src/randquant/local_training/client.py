@@ -1,4 +1,4 @@
-"""A model and its clients' data: per-client updates and test accuracy."""
+"""A model and its clients' data: updates of clients or their examples, and test accuracy."""
 
 from __future__ import annotations
 
@@ -12,17 +12,24 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from scipy.stats import rankdata
+from torch import Tensor, nn
 
+from randquant._internal import validate
 from randquant.channels.keys import Key
-from randquant.local_training.batch_norm import ServerStatistics
 from randquant.local_training.batches import BatchReader
-from randquant.local_training.by_class import ByClass
-from randquant.local_training.clients import error_context
+from randquant.local_training.clients import client_set, error_context
 from randquant.local_training.curvature import gradients
-from randquant.local_training.dry_run import draws_numbers, work_mode
+from randquant.local_training.dry_run import draws_numbers, takes_classes, work_mode
+from randquant.local_training.local import GRADIENT, ONE_GRADIENT, Evaluation, Local, Work
 from randquant.local_training.models import ModelReplicas, called, copied, map_tensors, seeded
-from randquant.local_training.problem import Loss, Problem
+from randquant.local_training.problem import (
+    Loss,
+    Problem,
+    ServerStatistics,
+    check_all_labels,
+    make_problem,
+)
 from randquant.local_training.rewritten_layers import dropping_nothing, written_out
 from randquant.local_training.row_wise import Obstacle, Reading, read
 from randquant.local_training.sequential import SequentialClients
@@ -33,7 +40,6 @@ from randquant.local_training.vectorized import (
     pass_width,
     shrinking_groups,
 )
-from randquant.local_training.work import GRADIENT, Evaluation, Work
 
 MAX_GROUP_CLIENTS_ON_CPU = 20
 """Most clients that are computed together on a CPU. Groups of twice as many leave threads without
@@ -397,3 +403,197 @@ def _is_gpu(device: torch.device) -> bool:
 def _on_device(loss: Loss, device: torch.device) -> Loss:
     # A copy, because a module's tensors, such as weights of classes, would move the user's own.
     return copy.deepcopy(loss).to(device) if isinstance(loss, nn.Module) else loss
+
+
+MIN_IMBALANCE_RATIO = 1.5
+"""Classes are imbalanced if the most frequent has this many times the examples of the rarest.
+
+Test data of equally frequent classes, drawn at random, differ by less; at half as much again,
+naming the larger of two classes for all is right for 60 %."""
+
+
+class ByClass:
+    """The outputs of a classifier for test data, batch by batch.
+
+    Args:
+        classes: how many; 2 with one binary logit.
+    """
+
+    def __init__(self, classes: int) -> None:
+        self._classes = classes
+        self._targets: list[np.ndarray] = []
+        self._right: list[np.ndarray] = []
+        self._scores: list[np.ndarray] = []
+
+    def add(self, output: Tensor, targets: Tensor, right: Tensor) -> None:
+        """Add a batch: outputs (n, classes), or binary logits (n,) or (n, 1); the others (n,)."""
+        count = len(targets)
+        if targets.numel() != count:
+            return  # a class at each place, or several tags: no example has one class
+        if self._classes == 2:
+            logits = output.reshape(count, -1).cpu().double().numpy()
+            # Exact differences of float32: a softmax would make ties of scores that differ.
+            scores = logits[:, 1] - logits[:, 0] if logits.shape[1] == 2 else logits[:, 0]
+            self._scores.append(scores)
+        self._targets.append(targets.reshape(-1).round().cpu().numpy())
+        self._right.append(right.reshape(-1).cpu().numpy())
+
+    def measured(self) -> tuple[float | None, float | None]:
+        """Return `balanced_accuracy` and `auc` of all batches; None where they do not apply."""
+        targets = np.concatenate([np.zeros(0), *self._targets]).astype(np.int64)
+        # A loss of somebody's own may give a meaning to other labels.
+        if not len(targets) or targets.min() < 0 or targets.max() >= self._classes:
+            return None, None
+        area = auc(targets == 1, np.concatenate(self._scores)) if self._classes == 2 else None
+        return balanced_accuracy(targets, np.concatenate(self._right)), area
+
+
+def balanced_accuracy(targets: np.ndarray, right: np.ndarray) -> float | None:
+    """Return the mean of the classes' accuracies, each class counting the same.
+
+    Args:
+        targets: (n,) classes from 0.
+        right: (n,) whether each prediction is right.
+
+    Returns:
+        It, in [0, 1], over the classes that occur; None unless they are imbalanced
+        (MIN_IMBALANCE_RATIO). Naming the same class for all has 1 / classes.
+
+    Example:
+        >>> balanced_accuracy(np.array([0] * 9 + [1]), np.array([True] * 9 + [False]))
+        0.5
+    """
+    seen = np.bincount(targets)
+    occurs = seen > 0
+    if seen.max() < MIN_IMBALANCE_RATIO * seen[occurs].min():
+        return None
+    shares = np.bincount(targets, weights=right)[occurs] / seen[occurs]
+    return float(shares.mean())
+
+
+def auc(positive: np.ndarray, scores: np.ndarray) -> float | None:
+    """Return the area under the ROC curve: how often a positive scores above a negative.
+
+    Args:
+        positive: (n,) whether each example is of the positive class.
+        scores: (n,) larger for what is more likely positive; equal scores count one half.
+
+    Returns:
+        It, in [0, 1], where 0.5 tells nothing apart; None if one class is missing, or a score is
+        not a number.
+
+    References:
+        Hanley and McNeil 1982: it is the Wilcoxon statistic of the ranks.
+
+    Example:
+        >>> auc(np.array([False, False, True, True]), np.array([0.1, 0.4, 0.4, 0.8]))
+        0.875
+    """
+    above, below = int(positive.sum()), int((~positive).sum())
+    if not above or not below or np.isnan(scores).any():
+        return None
+    ranks = rankdata(scores)[positive].sum()
+    return float((ranks - above * (above + 1) / 2) / (above * below))
+
+
+MAX_EXAMPLES = 2**25
+"""Most examples of a client: their clipped gradients are then summed with an error of at most
+2**-22 clip_norm (`ClippedSum`). With twice as many the bound of Proposition 16 in
+`docs/theory/vector.md` would have no room left for the other roundings."""
+
+
+def example_update(
+    model: nn.Module,
+    data: Any,
+    loss: Loss = nn.functional.cross_entropy,
+    *,
+    clip_norm: float,
+    local: Local = ONE_GRADIENT,
+) -> dict[str, Tensor]:
+    """Compute a client's update as a sum over its examples, none of which weighs more than another.
+
+    It is minus the sum of the examples' gradients, each clipped to clip_norm. A training function
+    of Flower or NVFlare returns it where the guarantee is for one example, once a round, computed
+    at the model that the server has sent: `QuantizeMod(examples=N)` or `QuantizeFilter(examples=N)`
+    divides it by the public number N. Then a client with more examples counts for more, and with
+    N all examples over the number of clients the mean over the clients is that over all examples.
+    `train(privacy=Privacy(unit="example"))` does the same in a simulation.
+
+    Args:
+        model: as the server has sent it; it is not changed.
+        data: the client's examples, in any form that `train` takes for a client.
+        loss: from (outputs, targets) to the mean loss.
+        clip_norm: L2 threshold of one example's gradient, at most that of the mechanism.
+        local: which parts are trained, what is done about running statistics, the columns of a
+            table, the device, and whether examples are computed together.
+
+    Returns:
+        What is to be added to each trained parameter, before it is divided by N: by name, float32
+        on the CPU. Send it as an update, not added to the model: the difference of two rounded
+        models can move by more than one example's share.
+
+    Guarantees:
+        Once it was divided by any N and clipped to a mechanism's clip_norm, replacing one example
+        moves it by at most (2 / N + 2**-20) · clip_norm, however many examples the client has. An
+        example whose gradient overflows counts as one without a gradient. The model and
+        the loss must treat each example by itself; what they keep of one in an attribute is
+        refused, what a function or a global variable keeps is not seen.
+
+    Raises:
+        TypeError, ValueError: as `train` refuses a model, a client's data or a loss; local steps
+        are asked for; or the client has more than 2**25 examples. A client whose
+        data hold NaN, infinity or a label beyond the model's is refused too, and its silence is
+        not covered: clean data first, example by example.
+
+    References:
+        `docs/theory/vector.md`, Proposition 16.
+
+    Example:
+        >>> import torch
+        >>> model = torch.nn.Linear(2, 1, bias=False)
+        >>> x, y = torch.eye(2), torch.tensor([[1000.0], [-1000.0]])
+        >>> update = example_update(model, (x, y), torch.nn.functional.mse_loss, clip_norm=1.0)
+        >>> update["weight"].numpy().round(3)
+        array([[ 1., -1.]], dtype=float32)
+    """
+    clip_norm = validate.real("clip_norm", clip_norm, low=1e-30, high=1e30)
+    validate.kind("local", local, Local)
+    steps = local.learning_rate or local.batch or local.standardize or (local.epochs or 1) > 1
+    if steps:
+        raise ValueError(
+            "Expected one gradient of each of a client's examples, got local with batch, epochs, "
+            "standardize or steps of a learning_rate: after a step each gradient depends on all "
+            "examples, so leave them out."
+        )
+    problem = _make_problem(model, data, loss, local)
+    count = int(problem.clients.sizes[0])
+    if count > MAX_EXAMPLES:
+        raise ValueError(
+            f"Expected at most {MAX_EXAMPLES:,} examples of one client, got {count:,}: rounding "
+            "their sum might move it further than one of them does; give some of them."
+        )
+    work = Work(example_norm=clip_norm, summed=True, together=local.together)
+    learner = Learner(problem, work, local.device)
+    # Dropout draws from this key, so that one example's draws change no other's gradient.
+    updates, _ = learner.updates([0], Key.generate())
+    flat = -torch.from_numpy(updates[0])
+    parts = flat.split([shape.numel() for shape in map(torch.Size, problem.shapes)])
+    shaped = zip(problem.parts, parts, problem.shapes, strict=True)
+    return {name: part.reshape(shape) for name, part, shape in shaped}
+
+
+def _make_problem(model: nn.Module, data: Any, loss: Loss, local: Local) -> Problem:
+    """Check a model on made-up examples, so that no example of the client's decides the outcome."""
+    clients = client_set([data], local.columns, takes_classes(loss))
+    made_up = clients.made_up()
+    settings = {
+        "loss": loss, "parts": local.parts, "frozen": local.frozen, "buffers": local.buffers,
+        "public": local.public,
+    }  # fmt: skip
+    try:
+        tried = make_problem(model, [(made_up.features, made_up.targets)], **settings)
+    except (TypeError, ValueError):  # some models need real numbers, as lengths of sequences
+        return make_problem(model, [data], columns=local.columns, **settings)
+    problem = replace(tried, clients=clients)
+    check_all_labels(problem)
+    return problem

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from randquant._internal import validate
-from randquant.local_training.batch_norm import is_batch_norm
 from randquant.local_training.clients import ClientSet, error_context
 from randquant.local_training.examples import StoredExamples
 from randquant.local_training.models import (
@@ -23,6 +22,8 @@ from randquant.local_training.models import (
     copied,
     described,
     drawn,
+    equal,
+    is_batch_norm,
     map_tensors,
     named_tensors,
     seeded,
@@ -340,16 +341,9 @@ def _moved(model: nn.Module, features: Features, still: Sequence[str]) -> list[s
         # By version, because a later client may write other numbers than this one; and by value,
         # because batch norm writes without a new version.
         version, value = state[name]
-        return after[name]._version != version or not _equal(after[name].detach(), value)
+        return after[name]._version != version or not equal(after[name].detach(), value)
 
     return [name for name in {**before, **after} if written(name)]
-
-
-def _equal(one: Tensor, other: Tensor) -> bool:
-    # NaN counts as equal to NaN: a buffer that has always held it has not changed.
-    if one.is_floating_point():
-        one, other = one.nan_to_num(), other.nan_to_num()
-    return torch.equal(one, other)
 
 
 def _output(model: nn.Module, features: Features) -> Tensor:

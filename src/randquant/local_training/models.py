@@ -184,7 +184,7 @@ class ModelReplicas:
         """
         current = named_tensors(self._model)
         changed = [name for name, each in current.items() if each._version != self._versions[name]]
-        changed += [name for name, each in self._numbers.items() if not _equal(each, current[name])]
+        changed += [name for name, each in self._numbers.items() if not equal(each, current[name])]
         for model in vars(self._threads).values():
             buffers = dict(model.named_buffers())
             for name in {**dict(self._model.named_buffers()), **buffers}:
@@ -245,8 +245,11 @@ class ModelReplicas:
         return copied(self._model, parameters_and_buffers(self._model))
 
 
-def _equal(one: Tensor, other: Tensor) -> bool:
-    # NaN, too, equals NaN: a buffer that had it before has not changed.
+def equal(one: Tensor, other: Tensor) -> bool:
+    """Return whether two tensors are equal, where NaN equals NaN.
+
+    A buffer that has always held NaN has not changed.
+    """
     return torch.equal(one, other) or bool(((one == other) | (one != one) & (other != other)).all())
 
 
@@ -274,3 +277,9 @@ def check_graph(loss: Tensor, model: nn.Module) -> None:
                 "constants. Give Server('SGD', options={'weight_decay': 0.01}) for weight decay, "
                 "keep layers in nn.ModuleList, and call requires_grad_(False) on what is constant."
             )
+
+
+def is_batch_norm(layer: nn.Module) -> bool:
+    """Return whether a layer is a BatchNorm that keeps running statistics."""
+    norm = isinstance(layer, nn.modules.batchnorm._BatchNorm)
+    return norm and bool(layer.track_running_stats)

@@ -14,11 +14,11 @@ from randquant.aggregation.clipping import ClippedSum
 from randquant.channels.keys import Key
 from randquant.local_training.batches import BatchReader
 from randquant.local_training.curvature import gradients, length_along
+from randquant.local_training.local import Work
 from randquant.local_training.models import Features, ModelReplicas, called, map_tensors, seeded
 from randquant.local_training.problem import Loss, Problem
 from randquant.local_training.row_wise import are_the_same, attribute_values
 from randquant.local_training.vectorized import ClientGuard
-from randquant.local_training.work import Work
 
 MAX_CLIPPED_EXAMPLES, MAX_CLIPPED_NUMBERS = 64, 2**26
 """Most examples whose gradients are computed, and clipped, in one vectorised pass, and most numbers

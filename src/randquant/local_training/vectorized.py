@@ -25,11 +25,11 @@ from randquant.local_training.curvature import (
     step_length,
 )
 from randquant.local_training.dry_run import Loss
+from randquant.local_training.local import Work
 from randquant.local_training.models import Features, ModelReplicas, called
 from randquant.local_training.problem import Problem
 from randquant.local_training.rewritten_layers import ClientMasks, with_masks
 from randquant.local_training.row_wise import Obstacle, Reading, are_the_same, attribute_values
-from randquant.local_training.work import Work
 
 
 def each_loss(loss: Loss, output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

@@ -11,8 +11,7 @@ import numpy as np
 from scipy import sparse
 
 from randquant._internal.progress import report
-from randquant.channels.channel import Channel
-from randquant.channels.exact_moments import moments
+from randquant.channels.channel import Channel, moments
 
 # Linear programmes over a table of probabilities, solved with a proven lower bound.
 #

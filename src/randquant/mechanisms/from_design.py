@@ -27,7 +27,7 @@ from randquant.mechanisms.record import (
     few_margins,
     six_digits,
 )
-from randquant.privacy.certificates.file import load_channel
+from randquant.privacy.certificates.coordinate import load_channel
 
 TWO_LEVELS_MIN_NOISE_UNITS = 16.0
 """Noise of a coordinate, in units of its clipping threshold, above which two levels are within

@@ -12,9 +12,8 @@ if TYPE_CHECKING:
         OutOfReach,
         calibrate,
     )
-    from randquant.planning.choice import Calibrated, choose
     from randquant.planning.compare import tradeoffs
-    from randquant.planning.planner import MAX_ERROR_RATIO, TOLERATED
+    from randquant.planning.planner import MAX_ERROR_RATIO, TOLERATED, Calibrated, choose
     from randquant.planning.plans import (
         LONG_NOISE_SHARE,
         ONE_BIT_ERROR_RATIO,

@@ -9,8 +9,7 @@ from typing import Any
 from randquant._internal import validate
 from randquant._internal.formatting import round_up
 from randquant._internal.progress import report, step, waiting
-from randquant.channels.channel import Channel
-from randquant.channels.exact_moments import Moments, moments
+from randquant.channels.channel import Channel, Moments, moments
 from randquant.mechanisms.record import AverageError, CoordinateTarget
 from randquant.mechanisms.registry import build
 from randquant.planning.tuning import (

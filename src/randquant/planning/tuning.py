@@ -16,8 +16,7 @@ from randquant._internal.formatting import round_up
 from randquant._internal.progress import report
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.registry import all_mechanisms, update_mechanism
-from randquant.channels.channel import Channel
-from randquant.channels.exact_moments import moments
+from randquant.channels.channel import Channel, moments
 from randquant.mechanisms.record import (
     AverageError,
     CoordinateFamily,

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
         account,
         account_at,
         gaussian_order,
+        under_other_relation,
     )
     from randquant.privacy.accounting.composition import (
         LOSS_ERROR,
@@ -21,20 +22,18 @@ if TYPE_CHECKING:
         dominating_pair,
     )
     from randquant.privacy.accounting.gaussian import (
-        gaussian_epsilon,
-        gaussian_noise,
-        log_gaussian_delta,
-        step_square,
-    )
-    from randquant.privacy.accounting.gaussian_domination import unit_squared_mu
-    from randquant.privacy.accounting.ledger import Ledger
-    from randquant.privacy.accounting.martingale import (
         MAX_NORMAL_DERIVATIVES,
         RoundLoss,
         epsilon_at,
+        gaussian_epsilon,
+        gaussian_noise,
+        log_gaussian_delta,
         martingale_epsilon,
+        step_square,
         sum_round_loss,
+        unit_squared_mu,
     )
+    from randquant.privacy.accounting.ledger import GaussianSteps, Ledger
     from randquant.privacy.accounting.privacy_loss import (
         PrivacyLoss,
         Tilted,
@@ -54,7 +53,6 @@ if TYPE_CHECKING:
         rounding,
         sums,
     )
-    from randquant.privacy.accounting.relations import under_other_relation
     from randquant.privacy.accounting.release import Release, ReleaseDefaults
     from randquant.privacy.accounting.releases import (
         ChannelRelease,
@@ -70,13 +68,17 @@ if TYPE_CHECKING:
         amplified,
         run_release,
     )
-    from randquant.privacy.accounting.steps import GaussianSteps
-    from randquant.privacy.certificates.coordinate import certify, certify_pair
-    from randquant.privacy.certificates.file import channel_record, load_channel, save_channel
+    from randquant.privacy.certificates.coordinate import (
+        certify,
+        certify_pair,
+        channel_record,
+        load_channel,
+        save_channel,
+    )
     from randquant.privacy.certificates.noise import shift_divergence
     from randquant.privacy.certificates.sum_bits import SCALE, Bits, LogBinomial
     from randquant.privacy.certificates.sum_certificate import attained, by_distance, certify_sum
-    from randquant.privacy.certificates.sum_curvature import MAX_SUM_CLIENTS, kappa_sum
+    from randquant.privacy.certificates.sum_curvature import MAX_SUM_CLIENTS, check_work, kappa_sum
     from randquant.privacy.certificates.sum_laws import (
         NO_TRIM_FLOOR_BITS,
         ClientRows,
@@ -98,7 +100,6 @@ if TYPE_CHECKING:
         log_curvature,
         squared_distance,
     )
-    from randquant.privacy.certificates.work import check_work
     from randquant.privacy.divergence import UNIT, hockey_stick, log_ratio, renyi
     from randquant.privacy.guarantee import (
         MODEL_TERMS,

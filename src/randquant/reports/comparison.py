@@ -10,7 +10,7 @@ import numpy as np
 
 from randquant._internal import formatting
 from randquant._internal.formatting import bound, minus, round_up
-from randquant.channels.exact_moments import Moments
+from randquant.channels.channel import Moments
 from randquant.channels.wire import bits_per_code
 from randquant.mechanisms.registry import notes_on
 from randquant.planning.compare import Comparison, Measured

@@ -11,7 +11,7 @@ from randquant.reports.figures import Axis, Figure, line_chart
 from randquant.reports.notebook import Facts
 from randquant.reports.pages import DataTable, Notes, Paragraphs, Section
 from randquant.rounds.accountant import HELPER_ADDS_NOISE, SO_FAR
-from randquant.rounds.history import History, Measured, RoundRow
+from randquant.rounds.store import History, Measured, RoundRow
 
 Card = tuple[str, str, list[str]]  # name, figure, lines below it
 

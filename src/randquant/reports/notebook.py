@@ -27,7 +27,7 @@ HOMES = {
     "randquant.planning.compare.Comparison": "comparison",
     "randquant.planning.plans.Plan": "plan",
     "randquant.training.run.Run": "run",
-    "randquant.rounds.history.History": "flower",
+    "randquant.rounds.store.History": "flower",
     "randquant.statistics.table.Table": "answers",
 }
 """The module here that shows each class, by its functions `figures`, `facts` and `page`."""

@@ -11,7 +11,7 @@ from randquant._internal.serialization import to_json
 from randquant.aggregation.worst_case_influence import describe_influence
 from randquant.mechanisms.registry import channel_mechanisms, notes_on
 from randquant.planning.plans import Candidate, DecodedError, Need, Plan, code, other_guarantee
-from randquant.privacy.accounting.relations import other_relation, other_relation_lines
+from randquant.privacy.accounting.accountant import other_relation, other_relation_lines
 from randquant.privacy.guarantee import MODEL_TERMS
 from randquant.reports import guarantee_text, pages
 from randquant.reports.figures import Axis, Figure, Mark, ScatterPlot, Series

@@ -25,8 +25,14 @@ from randquant.reports.channel import ACROSS, UP, codes_sent, divergences
 from randquant.reports.figures import COLORS, Axis, Figure, line_chart
 from randquant.reports.notebook import Facts, write_page
 from randquant.reports.pages import DataTable, Notes, Paragraphs, Part, Section
-from randquant.training.config import NAMES, TrainConfig, differing, flat, setting_value
-from randquant.training.configured import describe_upload
+from randquant.training.config import (
+    NAMES,
+    TrainConfig,
+    describe_upload,
+    differing,
+    flat,
+    setting_value,
+)
 from randquant.training.records import RoundMetrics, RunRecord, RunSummary
 from randquant.training.run import Run
 from randquant.training.runs.setup import stored_mechanism

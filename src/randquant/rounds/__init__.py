@@ -21,8 +21,13 @@ if TYPE_CHECKING:
         within,
         write_certificates,
     )
-    from randquant.rounds.history import History, RoundRow
-    from randquant.rounds.ledger import ACCOUNT_RECORD, STEP_BYTES, THIS_CLIENT, AnswerLedger
+    from randquant.rounds.ledger import (
+        ACCOUNT_RECORD,
+        STEP_BYTES,
+        THIS_CLIENT,
+        AnswerLedger,
+        DamagedFile,
+    )
     from randquant.rounds.limits import MEMBERSHIP_RECORD, NEXT_RECORD, ClientLimits, Membership
     from randquant.rounds.member import (
         NO_UPDATE,
@@ -33,7 +38,7 @@ if TYPE_CHECKING:
         Member,
         refusal_reason,
     )
-    from randquant.rounds.offer import Offer
+    from randquant.rounds.offer import Offer, UpdatePreparation
     from randquant.rounds.parameter_free import (
         CLASSES_REACH_LENGTHS,
         REACH_LENGTHS,
@@ -42,7 +47,6 @@ if TYPE_CHECKING:
         usual_length,
     )
     from randquant.rounds.parameter_layout import Layout
-    from randquant.rounds.preparation import UpdatePreparation
     from randquant.rounds.protocol import (
         MAX_SESSION_BYTES,
         MAX_TEXT_CHARACTERS,
@@ -52,13 +56,10 @@ if TYPE_CHECKING:
         terms_text,
         upload_format,
     )
-    from randquant.rounds.run import RoundsFailed, ServerRun
+    from randquant.rounds.run import RoundsFailed, ServerRun, Target, UntunedSteps
     from randquant.rounds.statement import ReleaseTerms, Statement, certificate_file
-    from randquant.rounds.store import ServerStore, StoredRounds
+    from randquant.rounds.store import History, RoundRow, ServerStore, StoredRounds
     from randquant.rounds.sums import Intake, PlainSum
-    from randquant.rounds.target import Target
-    from randquant.rounds.untrusted import DamagedFile
-    from randquant.rounds.untuned import UntunedSteps
     from randquant.rounds.with_helper import WithHelper
 
 lazily(__name__)

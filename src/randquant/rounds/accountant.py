@@ -219,14 +219,14 @@ class RunAccountant:
 
     def in_short(self, without_others: bool = False) -> str:
         """Return the figure under the other relation, to stand behind one of `get_epsilon`."""
-        from randquant.privacy.accounting.relations import in_short
+        from randquant.privacy.accounting.accountant import in_short
 
         trust = "local" if without_others else _trust(self._offers())
         return in_short(self._other_relation(trust, quick=True))
 
     def spent_text(self) -> str:
         """Return `get_privacy_spent` as a line, with its figure under the other relation."""
-        from randquant.privacy.accounting.relations import in_one_line
+        from randquant.privacy.accounting.accountant import in_one_line
 
         return in_one_line(self.get_privacy_spent(), self.other_relation)
 
@@ -418,7 +418,7 @@ def _guarantee(
 def _under_other_relation(
     spent: Spent, delta: float, neighboring: Neighboring, trust: Trust, quick: bool
 ) -> Guarantee | None:
-    from randquant.privacy.accounting.relations import under_other_relation
+    from randquant.privacy.accounting.accountant import under_other_relation
 
     stated = _guarantee(spent, delta, neighboring, trust, quick)
     return under_other_relation(

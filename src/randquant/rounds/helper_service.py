@@ -40,7 +40,7 @@ from randquant.rounds.accountant import RoundEvent, RunAccountant
 from randquant.rounds.ledger import THIS_CLIENT
 from randquant.rounds.limits import identity as read_identity
 from randquant.rounds.offer import Offer
-from randquant.rounds.untrusted import logged
+from randquant.rounds.protocol import logged
 from randquant.secure_sums.helper import joint_seed
 from randquant.secure_sums.helper.helper import Affords, Check, Helper, HelperLimits
 from randquant.secure_sums.helper.message import HelperTerms

@@ -17,7 +17,6 @@ from typing import Any, Self
 from randquant._internal import files, serialization, validate
 from randquant._internal.database import Database
 from randquant.rounds.accountant import RunAccountant
-from randquant.rounds.untrusted import DamagedFile
 from randquant.secure_sums.secagg.terms import ProtocolError
 
 THIS_CLIENT = 0
@@ -43,6 +42,10 @@ ACCOUNT_RECORD = "randquant.spent"
 State = MutableMapping[str, dict[str, Any]]
 """A client's state between two messages of a run, by name: bytes, numbers and texts, never sent. An
 engine may store it only after it has sent the reply, so a kill can lose the last change."""
+
+
+class DamagedFile(ValueError):
+    """A client's file is damaged or invalid."""
 
 
 class AnswerLedger:

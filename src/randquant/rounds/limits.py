@@ -23,14 +23,18 @@ from randquant.privacy.accounting.release import check_examples
 from randquant.privacy.guarantee import NEIGHBORINGS, Neighboring, Trust
 from randquant.rounds import parameter_layout
 from randquant.rounds.accountant import RoundEvent, RunAccountant
-from randquant.rounds.ledger import THIS_CLIENT, State
+from randquant.rounds.ledger import THIS_CLIENT, DamagedFile, State
 from randquant.rounds.parameter_layout import Arrays, Buffers, Layout, Patterns
 from randquant.rounds.protocol import read_terms, terms_text
-from randquant.rounds.untrusted import DamagedFile
-from randquant.secure_sums.identities import check_directory, check_identity
 from randquant.secure_sums.secagg import graphs
 from randquant.secure_sums.secagg.client import Client
-from randquant.secure_sums.secagg.terms import DEFAULT_THRESHOLD_SHARE, ProtocolError, Terms
+from randquant.secure_sums.secagg.terms import (
+    DEFAULT_THRESHOLD_SHARE,
+    ProtocolError,
+    Terms,
+    check_directory,
+    check_identity,
+)
 
 if TYPE_CHECKING:
     from randquant.aggregation.mechanism import UpdateMechanism

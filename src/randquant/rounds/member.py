@@ -19,11 +19,10 @@ from randquant.channels import wire
 from randquant.channels.keys import Key
 from randquant.rounds import limits, protocol
 from randquant.rounds.accountant import RoundEvent, RunAccountant
-from randquant.rounds.ledger import THIS_CLIENT, AnswerLedger, State
+from randquant.rounds.ledger import THIS_CLIENT, AnswerLedger, DamagedFile, State
 from randquant.rounds.limits import ClientLimits, Membership, identity, peers_note
 from randquant.rounds.parameter_layout import check_precision
-from randquant.rounds.protocol import RoundMessage
-from randquant.rounds.untrusted import DamagedFile, logged
+from randquant.rounds.protocol import RoundMessage, logged
 from randquant.secure_sums.secagg.client import Client
 from randquant.secure_sums.secagg.graphs import HASH_BYTES, PART_BYTES
 from randquant.secure_sums.secagg.terms import ProtocolError

@@ -1,4 +1,4 @@
-"""A server's offer to its clients: a mechanism for updates of some dimension, sent as text."""
+"""A server's offer to its clients: mechanism and preparation of updates, sent as text."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from randquant._internal import validate
 from randquant._internal.serialization import to_json
 from randquant.aggregation.auxiliary_numbers import AuxiliaryNumbers, Number
+from randquant.aggregation.clipping import scale_to_norm, shorten
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.registry import all_mechanisms, from_record
 from randquant.privacy.accounting.release import Release
@@ -19,8 +22,66 @@ from randquant.privacy.accounting.sampling import run_release
 from randquant.privacy.guarantee import Neighboring, Trust
 from randquant.rounds.parameter_free import squared_noise
 from randquant.rounds.parameter_layout import BUFFER_MODES, Buffers
-from randquant.rounds.preparation import UpdatePreparation
 from randquant.rounds.protocol import MAX_TEXT_CHARACTERS
+
+NO_NUMBERS: Mapping[str, float] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class UpdatePreparation:
+    """A client's work on an update before its mechanism clips and encodes it.
+
+    The update is scaled, shortened, and joined with the numbers that are sent with it.
+
+    Attributes:
+        length: L2 norm that updates are scaled to, for a server's steps without a rate; None if
+            they are not scaled.
+        noise: squared length of the noise in the mean update, as a share of `length` squared; inf
+            if it is not known.
+        scalars: appends the numbers that are sent with an update; None if none are.
+
+    Guarantees:
+        It costs no privacy: a mechanism clips what it gets, and its guarantee holds for any vector
+        (`docs/theory/untuned.md`, Propositions 1 and 2; `docs/theory/alongside.md`, Proposition 1).
+
+    Example:
+        >>> preparation = UpdatePreparation(length=1.0)
+        >>> preparation.vector(np.float32([30, 40]), np.zeros(2, np.float32)).round(3)
+        array([0.6, 0.8], dtype=float32)
+    """
+
+    length: float | None = None
+    noise: float = 0.0
+    scalars: AuxiliaryNumbers | None = None
+
+    @property
+    def extra(self) -> int:
+        return 0 if self.scalars is None else self.scalars.extra
+
+    def vector(
+        self,
+        update: np.ndarray,
+        weights: np.ndarray,
+        relative_loss: float = 1.0,
+        numbers: Mapping[str, float] = NO_NUMBERS,
+    ) -> np.ndarray:
+        """Return the vector to encode, (d + extra,) float32.
+
+        Args:
+            update: (d,) float32.
+            weights: (d,) float32, at which the update was computed.
+            relative_loss: the client's loss at these weights, as a share of the loss of a model
+                that gives all classes the same probability; 1.0 if that is not known.
+            numbers: the client's, by name; only those of `scalars` are sent.
+
+        Raises:
+            ValueError: the update is not finite, or a number is missing or NaN.
+        """
+        if self.length is not None:
+            scaled = scale_to_norm(update, self.length)
+            update = shorten(scaled, weights, relative_loss, self.noise)
+        return update if self.scalars is None else self.scalars.join(update, numbers)
+
 
 FORMAT = "randquant offer, version 1"
 

@@ -1,25 +1,30 @@
-"""The server's side of a run on an engine: its account, its released numbers, and its store."""
+"""The server's side of a run on an engine: target, account, released numbers, steps, and store."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from logging import ERROR, INFO
-from typing import Any
+from dataclasses import dataclass
+from logging import ERROR, INFO, WARNING
+from typing import Any, Literal
 
 import numpy as np
 
 from randquant._internal import validate
+from randquant._internal.progress import waiting
 from randquant.aggregation.auxiliary_numbers import AuxiliaryNumbers
 from randquant.aggregation.mechanism import UpdateMechanism
+from randquant.aggregation.registry import update_mechanism
 from randquant.aggregation.worst_case_influence import describe_influence
-from randquant.planning.privacy import CLIP_NORM, Privacy
+from randquant.planning.planner import choose
+from randquant.planning.plans import Need
+from randquant.planning.privacy import CLIP_NORM, Privacy, refuse_spent
+from randquant.privacy.accounting.release import check_examples
 from randquant.rounds.accountant import RoundEvent, RunAccountant
-from randquant.rounds.history import History, Measured, RoundRow
 from randquant.rounds.offer import Offer
+from randquant.rounds.parameter_free import REACH_LENGTHS, ParameterFreeStep, Predicts
 from randquant.rounds.parameter_layout import Arrays, Buffers, Layout
-from randquant.rounds.store import ServerStore, StoredRounds
+from randquant.rounds.store import History, Measured, RoundRow, ServerStore, StoredRounds
 from randquant.rounds.sums import Log, RoundSum
-from randquant.rounds.untuned import START, UntunedSteps
 
 MODEL_PREFIX, MOMENTS_PREFIX, RUN_PREFIX = "model/", "moments/", "run/"
 """Prefixes of array names in a store: the model, the moments of an engine's own optimizer, and the
@@ -353,3 +358,148 @@ def scalar_encoder(mechanism: UpdateMechanism, privacy: Privacy) -> AuxiliaryNum
             "update."
         )
     return AuxiliaryNumbers(mechanism.clip_norm, privacy.read_numbers, privacy.weighted_by)
+
+
+START = "start of the run"
+"""Name, in a run's store, of the weights that the steps started from."""
+
+
+class UntunedSteps:
+    """A run's steps without a learning rate: `ParameterFreeStep` with the settings of its offers.
+
+    Args:
+        predicts: what the model predicts, which decides how far the first steps go.
+
+    Raises:
+        ValueError: `predicts` is neither `classes` nor `numbers`.
+    """
+
+    def __init__(self, predicts: Predicts) -> None:
+        validate.choice("predicts", predicts, tuple(REACH_LENGTHS))
+        self.predicts: Predicts = predicts
+        self._state: Mapping[str, Any] = {}
+        self._next: Mapping[str, Any] = {}
+
+    def step(
+        self,
+        offer: Offer,
+        layout: Layout,
+        model: Arrays,
+        mean: np.ndarray,
+        clients: int,
+        rounds: int,
+    ) -> np.ndarray:
+        """Return what to add to the trained arrays, (dimension,) float32.
+
+        Args:
+            offer: of the round, with a clip_norm.
+            layout, model: the trained arrays, before the step.
+            mean: the mean update.
+            clients: number of clients that the mean is of.
+            rounds: of the whole run, as declared.
+        """
+        shapes = [shape for _, shape, _ in layout.trained]
+        rule = ParameterFreeStep.for_mechanism(
+            offer.mechanism, shapes, extra=offer.preparation.extra, clients=clients,
+            rounds=rounds, predicts=self.predicts,
+        )  # fmt: skip
+        weights = layout.update(None, model)
+        # The engine may still reject the step, so the new state waits for `keep_step`.
+        # `rule` steps against a gradient: the update is its negative.
+        stepped, self._next = rule.step(weights, -mean, self._state)
+        return stepped - weights
+
+    def keep_step(self) -> None:
+        # A failed round leaves the model as it was, and must leave the steps so too.
+        self._state = self._next
+
+    def record(self) -> dict[str, Any]:
+        # JSON; the array is in `arrays`.
+        return {name: value for name, value in self._state.items() if name != "start"}
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        return {START: self._state["start"]} if self._state else {}
+
+    def restore(self, record: Mapping[str, Any], start: np.ndarray | None) -> None:
+        # Inverts `record` and `arrays`. A run that has taken no step yet has no start.
+        self._state = {} if start is None else {**record, "start": start}
+
+
+MAX_DEFAULT_DELTA = 1e-5
+"""Default delta of small populations, where a tenth of 1 / clients would be more: the default of
+`randquant.train`. Twice as much would be a weaker guarantee than that; half as much, more noise."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a run on an engine must not exceed, and the clients whose noise it counts on.
+
+    Args:
+        epsilon: in nats, for one client's (or one example's) whole participation.
+        rounds: of the run.
+        population: clients that there are.
+        summed: clients whose noise every sum has, at least.
+        delta: of the target; `default_delta` has the default.
+        trust: `aggregate`, a server that sees sums only, or `local`, one that sees each client's
+            codes.
+        privacy: what is protected, how updates are clipped and sent, and what is sent with them.
+        examples: protect one example instead of a client: the public number by which clients
+            divide their sums of clipped gradients.
+
+    Raises:
+        TypeError, ValueError: an argument is out of bounds, or missing for `unit="example"`.
+    """
+
+    epsilon: float
+    rounds: int
+    population: int
+    summed: int
+    delta: float
+    trust: Literal["aggregate", "local"]
+    privacy: Privacy
+    examples: int | None = None
+
+    def __post_init__(self) -> None:
+        validate.choice("trust", self.trust, ("aggregate", "local"))
+        validate.kind("privacy", self.privacy, Privacy)
+        validate.choice("sampling", self.privacy.sampling, ("fixed",))
+        if self.examples is not None:
+            check_examples(self.examples)
+        elif self.privacy.unit == "example":
+            raise ValueError(
+                'Expected examples with unit="example", got examples=None: give the public number '
+                "by which clients divide their sums of clipped gradients, such as the number of "
+                "all clients' examples over the number of clients."
+            )
+        refuse_spent(self.privacy, self.epsilon, self.delta)
+
+    def mechanism(self, dimension: int, log: Log) -> UpdateMechanism:
+        """Calibrate a mechanism for updates of so many coordinates.
+
+        Args:
+            dimension: of a model's update, without the numbers sent with it.
+            log: gets a warning where the target leaves no useful signal.
+
+        Raises:
+            OutOfReach: no noise meets the target.
+        """
+        privacy = self.privacy
+        participations = min(self.rounds, privacy.max_participations or self.rounds)
+        need = Need(
+            dimension + len(privacy.numbers), self.population, self.summed, self.rounds,
+            self.epsilon, self.delta, self.trust, privacy, participations,
+        )  # fmt: skip
+        with waiting():
+            choice = choose(need, examples=self.examples)
+        if choice.warning:
+            log(WARNING, f"randquant: {choice.warning}")
+        return update_mechanism(
+            choice.mechanism, choice.parameters, trust=self.trust, clip_norm=choice.clip_norm,
+            cohort=self.summed if self.trust == "aggregate" else None,
+            coordinates=privacy.coordinates,
+        )  # fmt: skip
+
+
+def default_delta(population: int, examples: int | None) -> float:
+    """Return a tenth of 1 / (clients, or their examples), and at most MAX_DEFAULT_DELTA."""
+    return min(MAX_DEFAULT_DELTA, 0.1 / (population * (examples or 1)))

@@ -22,8 +22,7 @@ from randquant._internal.serialization import write_atomic
 from randquant.channels.channel import Channel
 from randquant.mechanisms.noise import Binomial, DiscreteGaussian, DiscreteLaplace, Skellam
 from randquant.planning.plans import Plan
-from randquant.privacy.accounting.accountant import account
-from randquant.privacy.accounting.relations import under_other_relation
+from randquant.privacy.accounting.accountant import account, under_other_relation
 from randquant.privacy.accounting.sampling import HiddenCohorts, run_release, sampling_rate
 from randquant.privacy.guarantee import Guarantee, Neighboring
 from randquant.rounds.accountant import RunAccountant

@@ -19,8 +19,7 @@ from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.channels.keys import Key
 from randquant.rounds import protocol
 from randquant.rounds.offer import Offer
-from randquant.rounds.protocol import NoAnswer, RoundMessage
-from randquant.rounds.untrusted import UNREADABLE, logged
+from randquant.rounds.protocol import UNREADABLE, NoAnswer, RoundMessage, logged
 from randquant.secure_sums.secagg.graphs import Draw
 from randquant.secure_sums.secagg.terms import ProtocolError
 

@@ -6,9 +6,8 @@ from randquant._internal.imports import lazily
 
 if TYPE_CHECKING:
     from randquant.secure_sums.helper.collector import HelperSum
-    from randquant.secure_sums.helper.helper import Helper, HelperLimits
+    from randquant.secure_sums.helper.helper import Helper, HelperJournal, HelperLimits
     from randquant.secure_sums.helper.joint_seed import JointSeed, signed
-    from randquant.secure_sums.helper.journal import HelperJournal
     from randquant.secure_sums.helper.message import (
         HelperTerms,
         SealedSeed,
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
         write_request,
     )
     from randquant.secure_sums.helper.sealing import SEED_BYTES, SUITES, HelperKey, OpeningKey
-    from randquant.secure_sums.identities import check_directory, check_identity
     from randquant.secure_sums.secagg.client import KEY, SEED, Client, Dealing
     from randquant.secure_sums.secagg.crypto import (
         ORDER,
@@ -63,6 +61,8 @@ if TYPE_CHECKING:
         MAX_NEIGHBOURS,
         ProtocolError,
         Terms,
+        check_directory,
+        check_identity,
     )
     from randquant.secure_sums.vdaf.circuits import (
         Count,

@@ -11,7 +11,7 @@ import numpy as np
 from randquant._internal import validate
 from randquant._internal.formatting import count
 from randquant.channels.keys import Key
-from randquant.privacy.accounting.relations import (
+from randquant.privacy.accounting.accountant import (
     by_relation,
     other_relation_lines,
     under_other_relation,

@@ -10,11 +10,21 @@ from randquant._internal.imports import lazily
 
 if TYPE_CHECKING:
     from randquant.local_training.problem import Problem, make_problem
-    from randquant.training.algorithm import Algorithm, State, distributed_sgd
-    from randquant.training.cohort import ABSENT_BATCH_SIZE, RoundCollector
-    from randquant.training.config import PLACES, Task, TrainConfig, check_config
+    from randquant.training.algorithm import (
+        ABSENT_BATCH_SIZE,
+        Algorithm,
+        RoundCollector,
+        State,
+        distributed_sgd,
+    )
+    from randquant.training.config import (
+        PLACES,
+        Task,
+        TrainConfig,
+        check_config,
+        configured_mechanism,
+    )
     from randquant.training.config import flat as settings_of
-    from randquant.training.configured import configured_mechanism
     from randquant.training.federated import train
     from randquant.training.optimizer import (
         OptimizerStep,
@@ -22,31 +32,34 @@ if TYPE_CHECKING:
         to_tensors,
         torch_optimizer,
     )
-    from randquant.training.participation import (
+    from randquant.training.records import RoundMetrics, RunRecord, RunSummary, SentRounds
+    from randquant.training.run import Run
+    from randquant.training.runs.binding import bind
+    from randquant.training.runs.execution import create as create_run
+    from randquant.training.runs.execution import execute as train_run
+    from randquant.training.runs.execution import load_parameters
+    from randquant.training.runs.setup import (
+        RunInputs,
+        TrainingSetup,
+        about_constant,
+        about_steps,
+        best_constant,
+        majority_share,
+        prepare,
+    )
+    from randquant.training.runs.status import Status as RunStatus
+    from randquant.training.runs.status import notes as notes_on_runs
+    from randquant.training.runs.status import read as read_run
+    from randquant.training.runs.store import RunStore, Secret, StoredRun, is_run, read_finished
+    from randquant.training.schedule import (
+        Schedule,
         capped_cohorts,
+        sample,
         sample_capped,
         sample_cohort,
         sample_hidden,
         sample_poisson,
     )
-    from randquant.training.records import RoundMetrics, RunRecord, RunSummary, SentRounds
-    from randquant.training.run import Run
-    from randquant.training.runs.advice import (
-        about_constant,
-        about_steps,
-        best_constant,
-        majority_share,
-    )
-    from randquant.training.runs.binding import bind
-    from randquant.training.runs.execution import create as create_run
-    from randquant.training.runs.execution import execute as train_run
-    from randquant.training.runs.execution import load_parameters
-    from randquant.training.runs.setup import RunInputs, TrainingSetup, prepare
-    from randquant.training.runs.status import Status as RunStatus
-    from randquant.training.runs.status import notes as notes_on_runs
-    from randquant.training.runs.status import read as read_run
-    from randquant.training.runs.store import RunStore, Secret, StoredRun, is_run, read_finished
-    from randquant.training.schedule import Schedule, sample
     from randquant.training.server import Server
 
 __all__ = [

@@ -8,26 +8,312 @@ gradient, or the model difference after local SGD (DP-FedAvg).
 from __future__ import annotations
 
 import hashlib
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from contextlib import AbstractContextManager, nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from randquant._internal import validate
 from randquant._internal.serialization import pack_arrays, unpack_arrays
-from randquant.aggregation.mechanism import UpdateMechanism
+from randquant.aggregation.auxiliary_numbers import EXAMPLES
+from randquant.aggregation.mechanism import CoordinateError, UpdateMechanism
 from randquant.channels.keys import Key
 from randquant.local_training.client import Learner
+from randquant.local_training.clients import error_context
+from randquant.local_training.vectorized import KNOWN_ATTENTION
 from randquant.privacy.accounting.sampling import HiddenCohorts
-from randquant.rounds.preparation import UpdatePreparation
-from randquant.training.cohort import RoundCollector
+from randquant.rounds.offer import UpdatePreparation
 from randquant.training.optimizer import OptimizerState, ServerStep, from_tensors, to_tensors
 from randquant.training.records import RoundCost
+
+ABSENT_BATCH_SIZE = 16
+"""Absent clients whose zeros are encoded in one call.
+
+One batch holds 16 float32 vectors, whatever the population. Twice as many would take twice the
+memory; half as many, twice the calls. No payload depends on it: each client has its own key.
+"""
+
+
+class RoundResult(NamedTuple):
+    """The decoded mean of a round, and what the round cost.
+
+    Attributes:
+        mean: (d,) float32, decoded.
+        losses: (n,) float64, in nats, each client's first step.
+        bytes_up: bytes that all clients send, under the trust in force; including the zeros of
+            absent clients where they must be sent.
+        seconds_gradient: wall time of forward and backward passes, in seconds.
+        noise_norm: expected L2 norm of the noise in the mean; None where the mechanism does not
+            say.
+        numbers: decoded means of the numbers that clients sent with their updates, each with the
+            standard deviation of its noise as `NAME_deviation`, or None.
+    """
+
+    mean: np.ndarray
+    losses: np.ndarray
+    bytes_up: int
+    seconds_gradient: float
+    noise_norm: float | None = None
+    numbers: dict[str, float] | None = None
+
+
+class Upload(NamedTuple):
+    """What a group of clients sends, with (n,) losses and the seconds spent on gradients."""
+
+    payloads: list[bytes]
+    losses: np.ndarray
+    seconds: float
+
+
+class RoundWork(NamedTuple):
+    """What another process computes a round's updates from: `secret` is the key of the round."""
+
+    weights: np.ndarray
+    secret: bytes
+    public_seed: int
+    threads: int  # torch's, in the server's process
+
+
+ENGINE: ContextVar[Callable[[RoundCollector], AbstractContextManager[Any]]] = ContextVar(
+    "ENGINE", default=lambda clients: nullcontext()
+)
+"""Opens what computes clients elsewhere with a copy of a collector: see `integrations.flower`."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundCollector:
+    """Collects the mean of a cohort: `collector(cohort, key, public_seed)` is one round.
+
+    The key is the round's; the public seed is passed to `UpdateMechanism.in_round`.
+
+    Args:
+        learner: computes the clients' updates, which are encoded on the CPU.
+        mechanism: protects and aggregates them.
+        pool, workers: threads that clients are simulated on; they do not change the result.
+        hidden: how clients are sampled if nobody sees which of them take part; None if that is
+            seen.
+        preparation: what clients do with their updates before they encode them.
+        engine: has groups of clients computed in `workers` other processes, each by `uploads`; None
+            to compute them here.
+
+    Guarantees:
+        With hidden cohorts of varying size, the sum holds a payload of every client, the encoding
+        of zeros for those that are absent, and is divided by a public number.
+        With hidden cohorts nothing in a payload depends on its client's number.
+    """
+
+    learner: Learner
+    mechanism: UpdateMechanism
+    pool: Executor
+    workers: int
+    hidden: HiddenCohorts | None = None
+    preparation: UpdatePreparation = UpdatePreparation()  # noqa: RUF009 - it is frozen
+    engine: Any = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # For `uploads` in another process, which needs neither threads nor an engine.
+        return RoundCollector, (self.learner, self.mechanism, None, 1, None, self.preparation)
+
+    def __call__(self, cohort: Sequence[int], key: Key, public_seed: int) -> RoundResult:
+        mechanism = self.mechanism.in_round(public_seed)
+        uploads, seconds = self._cohort_uploads(cohort, key, mechanism, public_seed)
+        payloads = [payload for upload in uploads for payload in upload.payloads]
+        senders, varying = len(cohort), self._varying_cohorts
+        if varying is not None:
+            payloads += self._absent_payloads(varying, cohort, key, mechanism)
+            # With noise of the server an absent client sends nothing: its zeros are counted here
+            # only so that the mean is divided by the population, as with noise of the clients.
+            senders = senders if mechanism.trust == "central" else varying.population
+        mean = mechanism.mean(payloads, self.dimension, key.fold_in("server"))
+        if varying is not None:
+            # theory/sampling.md, Proposition 18: the divisor is the expected size of a cohort,
+            # which is public; the actual size would reveal whether one client took part.
+            mean = (mean * np.float64(varying.population / varying.cohort)).astype(np.float32)
+        noise = self._noise(mechanism, senders, len(cohort))
+        mean, numbers = self._split_numbers(mean, noise)
+        return RoundResult(
+            mean,
+            # The empty array keeps the concatenation valid if Poisson sampling selected nobody.
+            np.concatenate([np.empty(0), *(upload.losses for upload in uploads)]),
+            senders * mechanism.upload_bytes(self.dimension, senders or None),
+            seconds,
+            None if noise is None else noise.norm(len(mean)),
+            numbers,
+        )
+
+    @property
+    def dimension(self) -> int:
+        # A client encodes its update and its numbers as one vector.
+        return self.learner.dimension + self.preparation.extra
+
+    @property
+    def _varying_cohorts(self) -> HiddenCohorts | None:
+        # theory/sampling.md, Proposition 18: without the payloads of absent clients, the noise in
+        # a sum would reveal how many took part. A fixed size is public and needs no zeros.
+        return None if self.hidden is None or self.hidden.draw == "fixed" else self.hidden
+
+    def uploads(self, groups: Sequence[Sequence[int]], work: RoundWork) -> list[Upload]:
+        """Compute groups in another process, to the bits of `workers` threads of this one."""
+        # Running statistics are computed on all the threads of the server, updates on one.
+        torch.set_num_threads(work.threads)
+        self.learner.load(work.weights)
+        torch.set_num_threads(1)
+        key, mechanism = Key(work.secret), self.mechanism.in_round(work.public_seed)
+        with KNOWN_ATTENTION():
+            return [self._upload(group, work.weights, key, mechanism) for group in groups]
+
+    def _cohort_uploads(
+        self, cohort: Sequence[int], key: Key, mechanism: UpdateMechanism, public_seed: int
+    ) -> tuple[list[Upload], float]:
+        """Return the uploads of groups of clients, in order, and the wall time of gradients."""
+        learner, groups = self.learner, self.learner.groups(cohort, self.workers)
+        weights = learner.parameters()
+
+        def upload(clients: Sequence[int]) -> Upload:
+            return self._upload(clients, weights, key, mechanism)
+
+        # Torch may round sums differently with another number of threads, and workers have one
+        # each. With hidden cohorts an update must not depend on the size of its cohort, not even
+        # in its last bit, so a single group is sent to a worker too.
+        on_this_thread = learner.on_gpu or (len(groups) == 1 and self.hidden is None)
+        if self.engine is not None and len(groups) > (self.hidden is None):
+            secret, threads = key.secret_bytes(), torch.get_num_threads()
+            work = RoundWork(weights, secret, public_seed, threads)
+            uploads = self.engine.uploads(groups, work)
+            return uploads, sum(upload.seconds for upload in uploads) / self.workers
+        with KNOWN_ATTENTION():
+            if learner.one_thread and not learner.on_gpu:
+                # One group after the other, on a worker, whose torch has no threads of its own.
+                uploads = [self.pool.submit(upload, group).result() for group in groups]
+            else:
+                uploads = list((map if on_this_thread else self.pool.map)(upload, groups))
+        # Workers run at the same time: wall time is their sum divided by how many there are.
+        seconds = sum(upload.seconds for upload in uploads)
+        return uploads, seconds / (1 if on_this_thread or learner.one_thread else self.workers)
+
+    def _upload(
+        self, clients: Sequence[int], weights: np.ndarray, key: Key, mechanism: UpdateMechanism
+    ) -> Upload:
+        started = time.perf_counter()
+        updates, losses = self.learner.updates(clients, key)
+        seconds = time.perf_counter() - started
+        problem = self.learner.problem
+        vectors = np.empty((len(clients), self.dimension), dtype=np.float32)
+        for row, client in enumerate(clients):
+            relative_loss = (
+                1.0 if problem.uniform_loss is None else float(losses[row] / problem.uniform_loss)
+            )
+            # An error names its client: in this simulation its data are the caller's.
+            with error_context(problem.clients.names[client]):
+                _check_finite(updates[row])
+                vectors[row] = self.preparation.vector(
+                    updates[row], weights, relative_loss, self._client_numbers(client)
+                )
+        return Upload(self._encode(clients, vectors, key, mechanism), losses, seconds)
+
+    def _encode(
+        self, clients: Sequence[int], updates: np.ndarray, key: Key, mechanism: UpdateMechanism
+    ) -> list[bytes]:
+        # theory/sampling.md, Proposition 18: a client's number decides its secret key and nothing
+        # else, so payloads of all clients have the same law.
+        return mechanism.encode_many(updates, [key.fold_in("client", client) for client in clients])
+
+    def _absent_payloads(
+        self, varying: HiddenCohorts, cohort: Sequence[int], key: Key, mechanism: UpdateMechanism
+    ) -> list[bytes]:
+        absent, payloads = sorted(set(range(varying.population)) - set(cohort)), []
+        for start in range(0, len(absent), ABSENT_BATCH_SIZE):
+            group = absent[start : start + ABSENT_BATCH_SIZE]
+            zeros = np.zeros((len(group), self.dimension), dtype=np.float32)
+            payloads += self._encode(group, zeros, key, mechanism)
+        return payloads
+
+    def _client_numbers(self, client: int) -> dict[str, float]:
+        # Measured before the client trains: afterwards its model would fit its own data.
+        if (scalars := self.preparation.scalars) is None:
+            return {}
+        values = {EXAMPLES: float(self.learner.size(client))}
+        # Evaluation costs a pass over the client's data: only if one of its results is sent.
+        if {number.name for number in scalars.numbers} & {"accuracy", "loss"}:
+            scores = self.learner.evaluate(client)
+            scored = {"accuracy": scores.accuracy, "loss": scores.loss}
+            values |= {name: value for name, value in scored.items() if value is not None}
+        return values
+
+    def _noise(self, mechanism: UpdateMechanism, senders: int, cohort: int) -> _Noise | None:
+        """Describe the noise in the decoded mean of `senders` payloads for a cohort of that size.
+
+        Returns:
+            None if the mechanism does not state its error: it does not clip whole updates in L2.
+        """
+        try:
+            error = mechanism.expected_error(self.dimension)
+        except TypeError:
+            return None
+        # What the sum is divided by, see `__call__`: the actual size only where that is public.
+        divisor = max(1, cohort if self.hidden is None else self.hidden.cohort)
+        # The server's noise is added once and does not grow with the senders.
+        noisy = divisor if mechanism.trust == "central" else senders
+        return _Noise(error, noisy, divisor / noisy)
+
+    def _split_numbers(
+        self, mean: np.ndarray, noise: _Noise | None
+    ) -> tuple[np.ndarray, dict[str, float] | None]:
+        if (scalars := self.preparation.scalars) is None:
+            return mean, None
+        update, numbers = scalars.separate(mean)
+        assert noise is not None  # `prepare` refuses numbers where the mechanism states no error
+        deviation = noise.number_deviation
+        deviations = {f"{name}_deviation": scalars.deviation(name, deviation) for name in numbers}
+        return update, {**numbers, **deviations}
+
+
+def _check_finite(update: np.ndarray) -> None:
+    if not np.isfinite(update).all():
+        # The values are not shown: they are a client's data, and messages may be kept or sent.
+        raise ValueError(
+            "Expected a finite update, got NaN or infinity: check the scale of its features and "
+            "targets; very large values overflow in training."
+        )
+
+
+class _Noise(NamedTuple):
+    """The noise in a coordinate of a decoded mean.
+
+    Attributes:
+        error: the error of one client's decoded coordinate.
+        senders: number of clients whose noise is in the sum.
+        divisor_share: the divisor of the sum, as a share of the senders.
+    """
+
+    error: CoordinateError
+    senders: int
+    divisor_share: float
+
+    def norm(self, size: int) -> float | None:
+        """Return the expected L2 norm of the noise in `size` coordinates; None if all is noise."""
+        # `deviation` is that of the unbiased estimate, which is what is decoded over the gain.
+        gain = self.error.gain
+        if gain <= 0:
+            return None
+        deviation = self.error.deviation(self.senders, 0.0) / self.divisor_share
+        return gain * math.sqrt(size) * deviation
+
+    @property
+    def number_deviation(self) -> float:
+        """Standard deviation of the noise in a coordinate that holds a number."""
+        # theory/alongside.md, Proposition 2: all payloads have noise, also those of absent clients.
+        length = self.divisor_share * self.error.longest
+        return self.error.deviation(self.senders, length) / self.divisor_share
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,11 @@ from pathlib import Path
 from torch import nn
 
 from randquant._internal.formatting import count, round_up
-from randquant.privacy.accounting.relations import by_relation
+from randquant.privacy.accounting.accountant import by_relation
 from randquant.privacy.guarantee import Guarantee, Neighboring
 from randquant.rounds.statement import ReleaseTerms, Statement, stated
 from randquant.statistics.surveys import Survey
-from randquant.training.config import TrainConfig
-from randquant.training.configured import configured_mechanism
+from randquant.training.config import TrainConfig, configured_mechanism
 from randquant.training.records import RoundMetrics, RunRecord, RunSummary
 
 

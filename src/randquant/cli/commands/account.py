@@ -18,8 +18,11 @@ from randquant.cli.options import (
     written_certificate,
 )
 from randquant.mechanisms.registry import build, channel_mechanisms, notes_on
-from randquant.privacy.accounting.accountant import account
-from randquant.privacy.accounting.relations import other_relation_lines, under_other_relation
+from randquant.privacy.accounting.accountant import (
+    account,
+    other_relation_lines,
+    under_other_relation,
+)
 from randquant.privacy.accounting.release import Release
 from randquant.privacy.accounting.sampling import HiddenCohorts, run_release
 from randquant.privacy.certificates.coordinate import certify

@@ -6,8 +6,7 @@ import math
 
 from randquant._internal.declared import Clients, Privacy
 from randquant._internal.formatting import round_up
-from randquant.channels.channel import Channel
-from randquant.channels.exact_moments import moments
+from randquant.channels.channel import Channel, moments
 from randquant.channels.wire import bits_per_code
 from randquant.cli.options import Command, NamedMechanism, Output, selected_fields
 from randquant.mechanisms.registry import build, channel_mechanisms, notes_on

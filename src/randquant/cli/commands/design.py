@@ -6,11 +6,11 @@ from typing import Any, Literal
 
 from randquant._internal.declared import Data, Files, Mechanism, Privacy, Search
 from randquant._internal.formatting import round_up
-from randquant.channels.exact_moments import moments
+from randquant.channels.channel import moments
 from randquant.channels.wire import bits_per_code
 from randquant.cli.options import Command, Output, selected_fields, written_page
 from randquant.mechanisms.design import Design
-from randquant.privacy.certificates.file import save_channel
+from randquant.privacy.certificates.coordinate import save_channel
 
 
 def run(

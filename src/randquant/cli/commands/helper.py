@@ -22,7 +22,7 @@ from randquant._internal import formatting, imports
 from randquant._internal.files import flush, opener, sync_folder
 from randquant._internal.serialization import naming
 from randquant.cli.options import Command, Output
-from randquant.secure_sums.helper.journal import NAME, HelperJournal
+from randquant.secure_sums.helper.helper import JOURNAL_NAME, HelperJournal
 
 
 def run(
@@ -170,8 +170,8 @@ def _exists(path: Path) -> FileExistsError:
 
 def _status(folder: Path) -> Output:
     # Opening a journal would create it: a mistyped folder must not look like a helper without sums.
-    if not (folder / NAME).exists():
-        raise FileNotFoundError(f"Expected a helper's folder, got {folder} without {NAME}.")
+    if not (folder / JOURNAL_NAME).exists():
+        raise FileNotFoundError(f"Expected a helper's folder, got {folder} without {JOURNAL_NAME}.")
     sums = HelperJournal(folder).sums()
     histogram = sorted(Counter(sums.values()).items())
     rows = [[str(count), f"{clients:,}"] for count, clients in histogram]

@@ -191,7 +191,7 @@ def _built(
     from randquant.local_training.clients import client_set
     from randquant.local_training.problem import takes_classes
     from randquant.training import federated
-    from randquant.training.configured import configured_mechanism
+    from randquant.training.config import configured_mechanism
 
     record = all_mechanisms()[name]
     local, privacy = arguments.get("local", Local()), arguments.get("privacy", Privacy())

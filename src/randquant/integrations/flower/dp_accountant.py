@@ -17,8 +17,8 @@ from flwr.supercore.privacy_accounting import (
 )
 
 from randquant._internal import validate
+from randquant.privacy.accounting.ledger import Drawn, GaussianSteps
 from randquant.privacy.accounting.sampling import sampling_rate
-from randquant.privacy.accounting.steps import Drawn, GaussianSteps
 from randquant.privacy.guarantee import Guarantee
 
 NAME = "randquant"

@@ -16,8 +16,7 @@ from randquant.planning.privacy import CLIP_NORM, Privacy
 from randquant.rounds.among_clients import AmongClients
 from randquant.rounds.parameter_free import Predicts
 from randquant.rounds.parameter_layout import Layout, trained_names
-from randquant.rounds.target import Target, default_delta
-from randquant.rounds.untuned import UntunedSteps
+from randquant.rounds.run import Target, UntunedSteps, default_delta
 from randquant.rounds.with_helper import WithHelper
 
 

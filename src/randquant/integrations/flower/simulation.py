@@ -27,7 +27,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from randquant._internal import imports, validate
-from randquant.training.cohort import ENGINE, RoundCollector, RoundWork, Upload
+from randquant.training.algorithm import ENGINE, RoundCollector, RoundWork, Upload
 
 POLL_SECONDS = 0.01
 """Time between two looks for replies; Flower hands messages on every 0.1 s."""

@@ -6,11 +6,12 @@ import contextlib
 import copy
 import functools
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from logging import INFO, WARNING
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.common import log
 from flwr.serverapp import Grid
@@ -20,29 +21,128 @@ from flwr.serverapp.strategy import Result, Strategy
 from randquant._internal import files, validate
 from randquant._internal.files import make_folder
 from randquant.aggregation.mechanism import UpdateMechanism
-from randquant.integrations.flower import messages, state
-from randquant.integrations.flower.grids import EligibleGrid, PollingGrid
+from randquant.integrations.flower import messages
 from randquant.integrations.flower.messages import EXAMPLES, FlowerRound
 from randquant.integrations.flower.planned import ParameterFree, for_target
 from randquant.local_training.local import Local
 from randquant.planning.privacy import Privacy
 from randquant.rounds.accountant import SO_FAR, RunAccountant
 from randquant.rounds.among_clients import AmongClients
-from randquant.rounds.history import History, RoundRow
 from randquant.rounds.offer import Offer
 from randquant.rounds.parameter_layout import Arrays, Layout, trained_names
 from randquant.rounds.protocol import UPLOAD
-from randquant.rounds.run import ModelAndMoments, RoundsFailed, ServerRun, scalar_encoder
-from randquant.rounds.store import ServerStore
+from randquant.rounds.run import (
+    ModelAndMoments,
+    RoundsFailed,
+    ServerRun,
+    UntunedSteps,
+    scalar_encoder,
+)
+from randquant.rounds.store import History, RoundRow, ServerStore
 from randquant.rounds.sums import RoundSum
-from randquant.rounds.untuned import UntunedSteps
 from randquant.rounds.with_helper import WithHelper
 from randquant.secure_sums.secagg.terms import ProtocolError
 
 __all__ = ["QuantizedStrategy", "RoundsFailed"]
 
-STORE_NAME = "server.sqlite"
+NETWORK_GRID_NAMES = ("HttpGrid", "GrpcGrid")
+"""Flower's grids that poll for replies every three seconds."""
 
+MIN_POLL_SECONDS = 0.1
+MAX_POLL_SECONDS = 3.0
+POLL_SHARE = 0.03
+"""Time between two polls as a share of the time waited so far, within the two limits in seconds.
+
+The last poll of a step comes late by this share of the step at most. Half as much would double the
+polls, and twice as much would save few. A SuperNode that has sent its reply polls for its next
+message every three seconds: a late poll here may cost it one more of these.
+"""
+
+
+class DelegatingGrid(Grid):
+    """Passes every call on to another grid."""
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+
+    def get_node_ids(self) -> Iterable[int]:
+        return self._grid.get_node_ids()
+
+    def set_run(self, *arguments: object, **options: object) -> None:
+        self._grid.set_run(*arguments, **options)  # type: ignore[arg-type]
+
+    @property
+    def run(self):
+        return self._grid.run
+
+    def create_message(self, *arguments: object, **options: object) -> Message:
+        return self._grid.create_message(*arguments, **options)  # type: ignore[arg-type]
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        return self._grid.push_messages(messages)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        return self._grid.pull_messages(message_ids)
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        return self._grid.send_and_receive(messages, timeout=timeout)
+
+
+class EligibleGrid(DelegatingGrid):
+    """Shows only the connected clients that may take part.
+
+    Args:
+        grid: the other grid.
+        eligible: returns those that may take part, of the connected ones.
+
+    Attributes:
+        hidden: number of connected clients that were left out when nodes were last requested.
+    """
+
+    def __init__(self, grid: Grid, eligible: Callable[[Iterable[int]], list[int]]) -> None:
+        super().__init__(grid)
+        self._eligible, self.hidden = eligible, 0
+
+    def get_node_ids(self) -> Iterable[int]:
+        # Asked anew each time: clients connect and disconnect while a strategy waits for enough.
+        connected = list(self._grid.get_node_ids())
+        shown = self._eligible(connected)
+        self.hidden = len(connected) - len(shown)
+        return shown
+
+
+class PollingGrid(DelegatingGrid):
+    """Polls for replies soon after a request, and less often the longer they take.
+
+    A round of secure sums has five steps, and a slow poll delays each of them.
+    """
+
+    @classmethod
+    def over(cls, grid: Grid) -> Grid:
+        # A grid that polls fast enough is returned as it is. By name: importing Flower's classes
+        # would need extras that a simulation does without.
+        return cls(grid) if type(grid).__name__ in NETWORK_GRID_NAMES else grid
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """Push messages and pull their replies, as `Grid.send_and_receive` does."""
+        # Flower returns an empty number for a message that it could not send: nothing to wait for.
+        waiting = {number for number in self._grid.push_messages(messages) if number}
+        begun, replies = time.monotonic(), []
+        while waiting and (timeout is None or time.monotonic() - begun < timeout):
+            pulled = list(self._grid.pull_messages(waiting))
+            replies += pulled
+            waiting -= {reply.metadata.reply_to_message_id for reply in pulled}
+            if waiting:
+                waited = time.monotonic() - begun
+                time.sleep(min(max(MIN_POLL_SECONDS, POLL_SHARE * waited), MAX_POLL_SECONDS))
+        return replies  # after a timeout those that came: the sum leaves out the other clients
+
+
+STORE_NAME = "server.sqlite"
 
 UNSUPPORTED_STRATEGY_NAMES = (
     "Bulyan", "FedMedian", "FedTrimmedAvg", "FedXgbBagging", "FedXgbCyclic", "Krum", "MultiKrum",
@@ -249,7 +349,7 @@ class QuantizedStrategy(Strategy):
         self.strategy, self.sums = ParameterFree() if strategy is None else strategy, sums
         check_inner(self.strategy)
         # Before its first step: a run that is restored must not keep moments of another run.
-        self._initial_memory = state.memory(self.strategy)
+        self._initial_memory = memory(self.strategy)
         self.local = check_local(local)
         scalars = scalar_encoder(mechanism, privacy)
         untuned = None
@@ -525,7 +625,7 @@ class QuantizedStrategy(Strategy):
 
     def _model_and_moments(self, arrays: ArrayRecord) -> ModelAndMoments:
         model = {name: messages.read_array(array) for name, array in arrays.items()}
-        return model, state.arrays_in(self.strategy)
+        return model, arrays_in(self.strategy)
 
     def _restore_or(self, initial: ArrayRecord) -> ArrayRecord:
         # The folder's model, if it has one: its account goes on, whatever `initial` is.
@@ -538,6 +638,63 @@ class QuantizedStrategy(Strategy):
         if stored is None:
             return initial
         stored_model, moments = self.run.restore(stored, offer)
-        state.restore(self.strategy, moments, self._initial_memory)
+        restore(self.strategy, moments, self._initial_memory)
         log(INFO, "randquant: continuing after round %d.", self.run.done)
         return ArrayRecord({name: Array(array) for name, array in stored_model.items()})
+
+
+def arrays_in(strategy: Strategy) -> dict[str, np.ndarray]:
+    """Return the arrays of a strategy by attribute and key, for `restore`.
+
+    They are those of attributes that are lists or dictionaries with arrays alone.
+    """
+    return {
+        f"{name}/{key}": array
+        for name, value in vars(strategy).items()
+        for key, array in _arrays_in(value).items()
+    }
+
+
+def memory(strategy: Strategy) -> dict[str, Any]:
+    """Copy the attributes of a strategy that may hold such arrays."""
+    # Flower's strategies have None there before their first step.
+    kinds = list | dict | None
+    kept = {name: value for name, value in vars(strategy).items() if isinstance(value, kinds)}
+    return {name: None if value is None else value.copy() for name, value in kept.items()}
+
+
+def restore(strategy: Strategy, arrays: Arrays, first: Mapping[str, Any]) -> None:
+    """Set a strategy's arrays to those that `arrays_in` returned.
+
+    Args:
+        strategy: the strategy, which is left unchanged if the arrays are not its own.
+        arrays: those of `arrays_in`.
+        first: its `memory` before its first step; attributes without arrays are reset to it.
+
+    Raises:
+        ValueError: the strategy has no such attributes.
+    """
+    by_attribute: dict[str, dict[str, np.ndarray]] = {}
+    for name, array in arrays.items():
+        attribute, _, key = name.partition("/")
+        # A method, or a number that the user has set, is not replaced by what a file says.
+        if not isinstance(vars(strategy).get(attribute, ""), list | dict | None):
+            raise ValueError(
+                f"Expected arrays that {type(strategy).__name__} remembers, got {name!r}."
+            )
+        by_attribute.setdefault(attribute, {})[key] = array
+    # Arrays that are not in the file are of a later state, or of another run: they go first.
+    for attribute in {name.partition("/")[0] for name in arrays_in(strategy)}:
+        setattr(strategy, attribute, first.get(attribute))
+    for attribute, parts in by_attribute.items():
+        in_order = list(parts) == [f"#{place}" for place in range(len(parts))]
+        setattr(strategy, attribute, list(parts.values()) if in_order else parts)
+
+
+def _arrays_in(value: Any) -> dict[str, np.ndarray]:
+    if isinstance(value, list):
+        value = {f"#{place}": part for place, part in enumerate(value)}
+    kinds = np.ndarray | np.number  # of an array (), NumPy's arithmetic makes a number
+    if isinstance(value, dict) and value and all(isinstance(v, kinds) for v in value.values()):
+        return {key: np.asarray(part) for key, part in value.items()}
+    return {}

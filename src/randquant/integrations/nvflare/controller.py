@@ -36,13 +36,10 @@ from randquant.rounds.accountant import SO_FAR, RunAccountant
 from randquant.rounds.offer import Offer
 from randquant.rounds.parameter_free import Predicts
 from randquant.rounds.parameter_layout import Layout
-from randquant.rounds.protocol import RoundMessage
-from randquant.rounds.run import RoundsFailed, ServerRun
+from randquant.rounds.protocol import RoundMessage, logged
+from randquant.rounds.run import RoundsFailed, ServerRun, Target, UntunedSteps, default_delta
 from randquant.rounds.store import ServerStore
 from randquant.rounds.sums import Log, PlainSum, RoundSum
-from randquant.rounds.target import Target, default_delta
-from randquant.rounds.untrusted import logged
-from randquant.rounds.untuned import UntunedSteps
 from randquant.rounds.with_helper import WithHelper
 
 

@@ -11,7 +11,7 @@ from randquant.privacy.divergence import UNIT
 from randquant.privacy.guarantee import LARGEST_COHORT, NEIGHBORINGS, Neighboring, Trust, Unit
 
 if TYPE_CHECKING:  # a client on Flower checks `examples` here, in a process for each message
-    from randquant.privacy.accounting.martingale import RoundLoss
+    from randquant.privacy.accounting.gaussian import RoundLoss
     from randquant.privacy.accounting.privacy_loss import DominatingPairs
 
 

@@ -10,15 +10,22 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass, replace
+from typing import Any, cast
 
 from scipy.special import ndtri_exp
 
 from randquant._internal import validate
 from randquant.channels.channel import Channel
-from randquant.privacy.accounting.gaussian import SPECIAL_ERROR, step_square
-from randquant.privacy.accounting.gaussian_domination import spared_cost, unit_squared_mu
-from randquant.privacy.accounting.martingale import RoundLoss, sum_round_loss
+from randquant.privacy.accounting.gaussian import (
+    SPECIAL_ERROR,
+    RoundLoss,
+    spared_cost,
+    step_square,
+    sum_round_loss,
+    unit_squared_mu,
+)
 from randquant.privacy.accounting.release import (
+    Release,
     Rounds,
     check_cohort,
     check_examples,
@@ -33,7 +40,7 @@ from randquant.privacy.certificates.sum_certificate import certify_sum
 from randquant.privacy.certificates.sum_curvature import kappa_sum
 from randquant.privacy.certificates.vector import squared_distance
 from randquant.privacy.divergence import LARGEST_ORDER
-from randquant.privacy.guarantee import NEIGHBORINGS, Neighboring, Trust, Unit, rounded_up
+from randquant.privacy.guarantee import Neighboring, Trust, Unit, rounded_up
 
 CHECKED_ORDERS = (2.0, 16.0, 128.0, 1024.0)
 """Orders at which kappa is checked before it is computed at a larger one: its cost grows with the
@@ -44,15 +51,36 @@ MIN_SPARED = 1e-190
 """Rarer tests are not left out: sums are known down to 1e-250 only."""
 
 
+def _under(release: Any, trust: Trust) -> Any:
+    # What one client sends is a sum over one client: seen alone, nobody else hides it.
+    return replace(release, trust=trust, cohort=hiding(trust, release.cohort))
+
+
 class _Codes(Rounds):
     """Base of releases of a channel's codes."""
 
     __slots__ = ()
 
+    trust: Trust
+    neighboring: Neighboring
+    cohort: int
+
+    def __post_init__(self) -> None:
+        validate.convert_numbers(self)
+        check_size(self.dimension, self.rounds)
+        check_words(self.trust, self.neighboring, ("local", "aggregate"))
+        check_cohort(self.cohort, self.trust)
+
     @property
     def distance(self) -> float:
         # Codes are drawn from exactly the certified integers.
         return 0.0
+
+    def zeroed(self) -> Release:
+        return cast(Any, replace)(self, neighboring="zero_out")
+
+    def under(self, trust: Trust) -> Release:
+        return _under(self, trust)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +107,6 @@ class ChannelRelease(_Codes):
     neighboring: Neighboring = "replace_one"
     cohort: int = 1
 
-    def __post_init__(self) -> None:
-        validate.convert_numbers(self)
-        check_size(self.dimension, self.rounds)
-        check_words(self.trust, self.neighboring, ("local", "aggregate"))
-        check_cohort(self.cohort, self.trust)
-
     def renyi(self, order: float) -> float:
         """Sum of the Rényi divergences of all releases, which are independent; an upper bound."""
         order = validate.renyi_order(order)
@@ -97,13 +119,6 @@ class ChannelRelease(_Codes):
     @property
     def coordinate_channel(self) -> Channel:
         return self.channel
-
-    def zeroed(self) -> ChannelRelease:
-        return replace(self, neighboring="zero_out")
-
-    def under(self, trust: Trust) -> ChannelRelease:
-        # A client's own codes are a sum over one client: seen alone, nobody else hides them.
-        return replace(self, trust=trust, cohort=hiding(trust, self.cohort))
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,12 +153,9 @@ class VectorRelease(_Codes):
     whole_norm: float | None = None
 
     def __post_init__(self) -> None:
-        validate.convert_numbers(self)
+        _Codes.__post_init__(self)
         validate.kind("channel", self.channel, Channel)
         validate.real("clip_norm", self.clip_norm, low=1e-30, high=1e30)
-        check_size(self.dimension, self.rounds)
-        check_words(self.trust, self.neighboring, ("local", "aggregate"))
-        check_cohort(self.cohort, self.trust)
         if self.examples is not None:
             check_examples(self.examples)
 
@@ -213,16 +225,21 @@ class VectorRelease(_Codes):
     def _kappa(self, order: float) -> float:
         return kappa_sum(self.channel, self.cohort, order).upper
 
-    def zeroed(self) -> VectorRelease:
-        return replace(self, neighboring="zero_out")
 
-    def under(self, trust: Trust) -> VectorRelease:
-        # A client's own codes are a sum over one client: seen alone, nobody else hides them.
-        return replace(self, trust=trust, cohort=hiding(trust, self.cohort))
+class _Sums(Rounds):
+    """Base of releases of sums with noise; neighbours differ in a client, or in one example."""
+
+    __slots__ = ()
+
+    one_example: bool
+
+    @property
+    def unit(self) -> Unit:
+        return "example" if self.one_example else "client"
 
 
 @dataclass(frozen=True, slots=True)
-class GaussianRelease(Rounds):
+class GaussianRelease(_Sums):
     """Whole updates, or sums of them, released with Gaussian noise.
 
     Attributes:
@@ -269,10 +286,6 @@ class GaussianRelease(Rounds):
         return rounded_up(self.rounds * order / (2 * self.noise_multiplier**2))
 
     @property
-    def unit(self) -> Unit:
-        return "example" if self.one_example else "client"
-
-    @property
     def gaussian_multiplier(self) -> float:
         return self.noise_multiplier
 
@@ -299,8 +312,15 @@ def _lipschitz(channel: Channel) -> float:
 # Releases of sums of integer updates with integer noise. Derivation: `docs/theory/additive.md`.
 
 
+def _check_sums(release: NoiseRelease | LaplaceRelease) -> None:
+    check_words(release.trust, release.neighboring, ("aggregate", "local", "central"))
+    check_cohort(release.cohort, "aggregate" if release.trust == "aggregate" else "local")
+    check_size(release.dimension, release.rounds)
+    validate.flag("one_example", release.one_example)
+
+
 @dataclass(frozen=True, slots=True)
-class NoiseRelease(Rounds):
+class NoiseRelease(_Sums):
     """Sums over a cohort of integer updates with integer noise; the server sees the sums only.
 
     Attributes:
@@ -331,16 +351,8 @@ class NoiseRelease(Rounds):
 
     def __post_init__(self) -> None:
         validate.convert_numbers(self)
-        validate.choice("trust", self.trust, ("aggregate", "local", "central"))
-        check_cohort(self.cohort, "aggregate" if self.trust == "aggregate" else "local")
+        _check_sums(self)
         validate.whole("squared_distance", self.squared_distance, low=0)
-        check_size(self.dimension, self.rounds)
-        validate.choice("neighboring", self.neighboring, NEIGHBORINGS)
-        validate.flag("one_example", self.one_example)
-
-    @property
-    def unit(self) -> Unit:
-        return "example" if self.one_example else "client"
 
     @property
     def distance(self) -> float:
@@ -368,8 +380,8 @@ class NoiseRelease(Rounds):
         return rounded_up(self.rounds * self.squared_distance * step)
 
     def under(self, trust: Trust) -> NoiseRelease:
-        # A client's own numbers are a sum over one client, which has that client's noise alone.
-        return replace(self, trust=trust, cohort=hiding(trust, self.cohort))
+        # Of one client, a sum has that client's noise alone.
+        return _under(self, trust)
 
 
 @functools.lru_cache(maxsize=64)
@@ -383,7 +395,7 @@ def _curvature(noise: Noise, cohort: int) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class LaplaceRelease(Rounds):
+class LaplaceRelease(_Sums):
     """Sums of integer vectors with discrete Laplace noise, pure in every round.
 
     Attributes:
@@ -425,15 +437,7 @@ class LaplaceRelease(Rounds):
         validate.real("scale", self.scale, low=0)
         validate.whole("l1_distance", self.l1_distance, low=0)
         validate.real("drawn", self.drawn, low=0, high=1)
-        validate.choice("trust", self.trust, ("aggregate", "local", "central"))
-        check_cohort(self.cohort, "aggregate" if self.trust == "aggregate" else "local")
-        check_size(self.dimension, self.rounds)
-        validate.choice("neighboring", self.neighboring, NEIGHBORINGS)
-        validate.flag("one_example", self.one_example)
-
-    @property
-    def unit(self) -> Unit:
-        return "example" if self.one_example else "client"
+        _check_sums(self)
 
     def under(self, trust: Trust) -> LaplaceRelease:
         """Return this release under another trust; of one client's share of the noise, no bound."""

@@ -21,8 +21,7 @@ from cryptography.hazmat.primitives.hpke import (
 )
 
 from randquant._internal import validate
-from randquant.secure_sums.identities import check_identity
-from randquant.secure_sums.secagg.terms import ProtocolError
+from randquant.secure_sums.secagg.terms import ProtocolError, check_identity
 
 SEED_BYTES, SIGNATURE_BYTES, TAG_BYTES = 32, 64, 16
 # A public key of X25519; a public key of ML-KEM-768, and the ciphertext that it makes (FIPS 203).

@@ -24,13 +24,17 @@ from randquant._internal.files import make_folder
 from randquant.channels.keys import Key
 from randquant.local_training.client import Learner
 from randquant.local_training.problem import Problem
-from randquant.local_training.standardize import FeatureStatistics
+from randquant.local_training.standardize import (
+    FeatureStatistics,
+    ask_statistics,
+)
+from randquant.local_training.standardized_model import client_matrices
+from randquant.statistics.surveys import survey_text
 from randquant.training import records
-from randquant.training.algorithm import Algorithm, State, distributed_sgd
-from randquant.training.cohort import ENGINE, RoundCollector
+from randquant.training.algorithm import ENGINE, Algorithm, RoundCollector, State, distributed_sgd
 from randquant.training.config import TrainConfig, changes_between, check_config
 from randquant.training.records import RoundCost, RoundMetrics, RunSummary, SentRounds
-from randquant.training.runs import binding, standardization
+from randquant.training.runs import binding
 from randquant.training.runs.setup import (
     RunInputs,
     TrainingSetup,
@@ -197,12 +201,27 @@ def load_initial(folder: Path) -> np.ndarray:
 
 
 def load_statistics(folder: Path, problem: Problem) -> FeatureStatistics | None:
-    """Return the statistics that the run in a folder standardises by; None if it does not."""
+    """Return the statistics that the run in a folder standardises by; None if it does not.
+
+    Raises:
+        ValueError: there are none, they were changed, or were asked for on other terms.
+    """
     # A baseline uses those of its run: clients are asked once.
     home = RunStore(folder.parent if folder.name == BASELINE else folder)
     if (query := standardization_query(home.config(), problem)) is None:
         return None
-    return standardization.read(home, query, home.sent_rounds().identity)
+    if query.survey is None:
+        # The bounds determine them: nobody is asked, and the key draws nothing.
+        return ask_statistics(query, [], Key.from_seed(0))
+    record = home.record("standardization", home.sent_rounds().identity)
+    # Another version of this package may plan the query differently: its statistics would not be
+    # what the stored guarantee was stated for.
+    if record.pop("terms") != survey_text(query.survey):
+        raise ValueError(
+            f"Expected the statistics in {home.path} that this version asks for, got statistics "
+            "on other terms: continue with the version that the run began with."
+        )
+    return FeatureStatistics(query.bounds, features=query.features, **record)
 
 
 def _state(store: RunStore, name: Literal["initial", "latest"]) -> State | None:
@@ -228,7 +247,13 @@ def _ask_statistics(folder: Path, inputs: RunInputs) -> None:
         )
     # The cost first, then the question: a kill in between overstates the cost, never the reverse.
     store.write_sent(dataclasses.replace(_declare(sent_rounds, setup.schedule), asked=True))
-    standardization.ask(store, query, setup.problem, setup.schedule.key, sent_rounds.identity)
+    # More bounds than features: targets are standardised too. The run's key draws the noise: a run
+    # that is killed before they are stored gets the same ones again, which is no second release.
+    rows = client_matrices(setup.problem, len(query.bounds) > query.features)
+    statistics = ask_statistics(query, rows, setup.schedule.key.fold_in("standardize"))
+    terms = survey_text(query.survey)
+    record = {"means": statistics.means, "spreads": statistics.spreads, "terms": terms}
+    store.write("standardization", record, sent_rounds.identity)
 
 
 def _change_settings(folder: Path, changes: Mapping[str, Any], inputs: RunInputs) -> None:
