@@ -76,7 +76,6 @@ if TYPE_CHECKING:
         save_channel,
     )
     from randquant.privacy.certificates.noise import shift_divergence
-    from randquant.privacy.certificates.sum_bits import SCALE, Bits, LogBinomial
     from randquant.privacy.certificates.sum_certificate import attained, by_distance, certify_sum
     from randquant.privacy.certificates.sum_curvature import MAX_SUM_CLIENTS, check_work, kappa_sum
     from randquant.privacy.certificates.sum_laws import (
@@ -92,6 +91,7 @@ if TYPE_CHECKING:
         block_covers,
         symmetric_rows,
     )
+    from randquant.privacy.certificates.sum_tools import SCALE, Bits, LogBinomial
     from randquant.privacy.certificates.vector import (
         BoxSearch,
         CellLines,

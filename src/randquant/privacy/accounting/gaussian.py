@@ -27,8 +27,8 @@ from randquant.privacy.accounting.ratios import (
     ratio_moments,
     rounding,
 )
-from randquant.privacy.certificates.sum_bits import linearised
 from randquant.privacy.certificates.sum_curvature import kappa_sum
+from randquant.privacy.certificates.sum_tools import linearised
 from randquant.privacy.divergence import UNIT
 from randquant.privacy.guarantee import rounded_up
 

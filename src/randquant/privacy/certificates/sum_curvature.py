@@ -25,7 +25,6 @@ import numpy as np
 from randquant._internal import validate
 from randquant._internal.progress import report
 from randquant.channels.channel import Channel
-from randquant.privacy.certificates.sum_bits import Bits, PairGrid, Values, bound_by_refinement
 from randquant.privacy.certificates.sum_certificate import by_distance, infinite_case
 from randquant.privacy.certificates.sum_kernel import evaluate, evaluate_plain
 from randquant.privacy.certificates.sum_laws import (
@@ -43,6 +42,7 @@ from randquant.privacy.certificates.sum_parts import (
     max_affordable_laws,
     mirrored_by,
 )
+from randquant.privacy.certificates.sum_tools import Bits, PairGrid, Values, bound_by_refinement
 from randquant.privacy.certificates.vector import Kappa, kappa
 from randquant.privacy.divergence import UNIT
 from randquant.privacy.guarantee import at_most

@@ -25,12 +25,12 @@ from typing import Literal
 import numpy as np
 
 from randquant.channels.channel import Channel
-from randquant.privacy.certificates.sum_bits import (
+from randquant.privacy.certificates.sum_laws import Law, asymmetry, log_moments, multiples
+from randquant.privacy.certificates.sum_tools import (
     UNLIKELY_LOG_PROBABILITY,
     Bits,
     LogBinomial,
 )
-from randquant.privacy.certificates.sum_laws import Law, asymmetry, log_moments, multiples
 from randquant.privacy.divergence import UNIT
 
 # Blocks of clients. The sum of a few codes is nearly normal whatever the inputs are, so the laws of
