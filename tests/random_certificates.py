@@ -33,6 +33,8 @@ from randquant.rounds import Offer, ReleaseTerms, RoundEvent, RunAccountant, Sta
 sys.path.append(str(Path(__file__).parents[1] / "verify" / "src"))
 
 from randquant_verify.__main__ import main as verify
+from randquant_verify.certificate_file import read_certificate
+from randquant_verify.check import compile_account
 
 REFUSALS = (
     "nothing is protected",
@@ -70,6 +72,16 @@ class Outcome(NamedTuple):
         stated = self.word == "refused" and any(each in self.said for each in REFUSALS)
         within = self.word == "looser" and self.ratio <= LOOSENESS[self.drawn.kind]
         return self.word == "verified" or within or stated
+
+
+def proven(text: str) -> bool:
+    """Whether the verifier proves every claim of a certificate as it is claimed."""
+    certificate = read_certificate(text.encode())
+    return all(
+        compile_account(account, claim, "account").proves(claim.epsilon)
+        for claim in certificate.claims
+        for account in certificate.accounts
+    )
 
 
 def outcome(seed: int, folder: Path) -> Outcome:

@@ -52,6 +52,14 @@ def test_the_examples_are_what_is_written_today(made):
         np.testing.assert_allclose(epsilons, expected, rtol=1e-9, atol=0)
 
 
+def test_a_claim_of_nothing_names_no_order():
+    """One of a million examples behind much noise: epsilon is 0, and 1 is no order."""
+    text = rq.certificate_file(gaussian(4.0, clip_norm=1.0), dimension=9, rounds=16, examples=10**6)
+    VALID.validate(json.loads(text))
+    epsilons, _ = figures(text)
+    assert epsilons[2:] == [0, 0]
+
+
 def test_every_example_has_the_form_of_the_page(made):
     for name, text in made.items():
         VALID.validate(data := json.loads(text))

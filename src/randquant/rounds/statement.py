@@ -245,7 +245,8 @@ def _(accountant: RunAccountant) -> Statement:
 
 
 def _claim_fields(guarantee: Guarantee) -> Fields:
-    order = "inf" if math.isinf(guarantee.order) else guarantee.order
+    # Where epsilon is 0 no order says anything: 1 + epsilon over the energy is 1.
+    order = guarantee.order if 1 < guarantee.order < math.inf else "inf"
     return _plain({**_about(guarantee), "order": order})
 
 
