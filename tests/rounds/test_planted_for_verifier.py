@@ -13,10 +13,10 @@ from random_certificates import proven
 import randquant as rq
 from randquant.aggregation import AdditiveMechanism, HelperNoise, additive
 from randquant.privacy import Guarantee
-from randquant.privacy.accounting import martingale, releases
+from randquant.privacy.accounting import gaussian, releases
 from randquant.privacy.certificates import sum_curvature
 from randquant.rounds import Offer, RoundEvent, RunAccountant
-from randquant.statistics.encodings import Tree
+from randquant.statistics.query import Tree
 
 
 def skellam(clients):
@@ -71,7 +71,7 @@ def largest_energy(parts):
     return replace(all_energies(parts), energy=max(part.energy for part in parts))
 
 
-distance, all_energies = additive.update_distance, martingale.RoundLoss.combined
+distance, all_energies = additive.update_distance, gaussian.RoundLoss.combined
 rounded, of_tree, curvature = additive.squared_distance_on_grid, Tree.distance, releases._curvature
 upper, attained, added = sum_curvature._upper, sum_curvature.by_distance, Guarantee.__add__
 
@@ -92,7 +92,7 @@ FAULTS = {
         table, [(Tree, "distance", lambda tree, a, norm: of_tree(tree, a, norm) - 2 * a**2)],
     ),
     "of two offers the larger energy counts": (
-        two_offers, [(martingale.RoundLoss, "combined", largest_energy)],
+        two_offers, [(gaussian.RoundLoss, "combined", largest_energy)],
     ),
     "a cohort counts itself among the others": (
         bits_of_many_rounds,
@@ -102,7 +102,7 @@ FAULTS = {
         ],
     ),
     "errors of the comparison with Gaussian noise are left out": (
-        bits_of_many_rounds, [(martingale, "_integrated_errors", lambda *_: 0.0)],
+        bits_of_many_rounds, [(gaussian, "_integrated_errors", lambda *_: 0.0)],
     ),
     "of two guarantees the larger delta counts": (
         spent_before, [(Guarantee, "__add__", larger_delta)],
