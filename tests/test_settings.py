@@ -138,8 +138,8 @@ FIELD = re.compile(r"self\.\w+")
 def unused(text: str) -> list[str]:
     """Arguments that a function of this source checks, and then uses as they came.
 
-    Fields of a dataclass are stored by `convert_numbers` before they are checked. A function that
-    only checks has `check` in its name.
+    Fields of a dataclass are stored by `convert_numbers`, or by the `__post_init__` of a base that
+    calls it, before they are checked. A function that only checks has `check` in its name.
     """
     functions = (n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef))
     return [name for each in functions if "check_" not in each.name for name in _unused(each)]
@@ -159,7 +159,9 @@ def _unused(function: ast.FunctionDef) -> list[str]:
         if name in arguments and names.count(name) > 1 and id(call) not in returned:
             found.append(f"{function.name}: {name}")
     dropped = [n.value for n in nodes if isinstance(n, ast.Expr) and isinstance(n.value, ast.Call)]
-    if not {"convert_numbers", "checked"} & {n.attr for n in nodes if isinstance(n, ast.Attribute)}:
+    if not {"convert_numbers", "checked", "__post_init__"} & {
+        n.attr for n in nodes if isinstance(n, ast.Attribute)
+    }:
         fields = [ast.unparse(call.args[-1]) for call in dropped if _checks(call.func)]
         found += [f"{function.name}: {each}" for each in fields if FIELD.fullmatch(each)]
     return found
