@@ -435,7 +435,7 @@ class MessageFile:
     def _store(self, offset: int, size: int) -> None:
         buffer, done = self._buffer, 0
         while done < size:
-            if hasattr(os, "pwrite"):
+            if sys.platform != "win32":
                 done += os.pwrite(self._file, buffer[done:size], offset + done)
                 continue
             with self._lock:  # Windows writes at the file's one position only
@@ -446,7 +446,7 @@ class MessageFile:
         buffer, done = self._buffer, 0
         # A length that is no multiple of a page is the file's end.
         while done < size and not (self._uncached and done % PAGE_BYTES):
-            if hasattr(os, "preadv"):
+            if sys.platform != "win32" and hasattr(os, "preadv"):  # not before macOS 11
                 count = os.preadv(self._file, [buffer[done:size]], offset + done)
             else:
                 with self._lock:
