@@ -342,6 +342,7 @@ def measured(folder: Path, case: dict, running: list[subprocess.Popen]) -> dict:
     at_kill = acknowledged.value
     server.send_signal(signal.SIGKILL)
     lives = [ended(server)]
+    after_kill = acknowledged.value  # some more were taken between the look and the signal
     server = started(folder, case)
     running.append(server)
     joined(parts)
@@ -362,7 +363,8 @@ def measured(folder: Path, case: dict, running: list[subprocess.Popen]) -> dict:
     exact = np.array_equal(np.load(folder / "total.npy"), wanted)  # the modulus holds any sum
     assert exact
     assert record["left_out"] == [UNOPENED], record["left_out"]
-    assert at_kill <= record["resumed"] <= at_kill + CONNECTIONS, (at_kill, record["resumed"])
+    # No acknowledged message is lost; of each connection one may have been kept without an answer.
+    assert at_kill <= record["resumed"] <= after_kill + CONNECTIONS, (at_kill, record["resumed"])
     size = prepared[0]["message_bytes"]
     return {
         "clients": clients, "dimension": case["dimension"], "proofs": case["proofs"],
