@@ -435,7 +435,7 @@ class MessageFile:
     def _store(self, offset: int, size: int) -> None:
         buffer, done = self._buffer, 0
         while done < size:
-            if sys.platform != "win32":
+            if sys.platform != "win32" and hasattr(os, "pwrite"):
                 done += os.pwrite(self._file, buffer[done:size], offset + done)
                 continue
             with self._lock:  # Windows writes at the file's one position only
