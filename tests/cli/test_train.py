@@ -221,7 +221,7 @@ def test_an_engine_is_asked_for_by_its_name_and_gets_the_file(here, asked, monke
 
 def test_a_number_of_processes_needs_an_engine(here, capsys):
     said = command_line.refused(capsys, "train own.py --epsilon 8 --processes 3")
-    assert "Expected --engine flower with --processes 3, got none." in said
+    assert "got --processes 3 without an engine: add --engine flower." in said
     assert "flower" in command_line.refused(capsys, "train own.py --engine spark")
 
 

@@ -21,19 +21,19 @@ CASES = [(0.001, 1.0), (0.02, 0.25), (0.3, 2.0), (0.97, 0.7), (1.0, 1.3), (0.01,
 
 
 def absence(rate, apart):
-    return Mixture.of(rate, apart, apart, 0.0)
+    return Mixture.from_distances(rate, apart, apart, 0.0)
 
 
 def zeros(rate, apart):
-    return Mixture.of(rate, apart, 2 * apart, apart)
+    return Mixture.from_distances(rate, apart, 2 * apart, apart)
 
 
 def between(rate, apart):
-    return Mixture.of(rate, 2 * apart, apart, apart)
+    return Mixture.from_distances(rate, 2 * apart, apart, apart)
 
 
 def anywhere(rate, apart):
-    return Mixture.of(rate, apart, apart, apart)
+    return Mixture.from_distances(rate, apart, apart, apart)
 
 
 def density(rate, shift, x):

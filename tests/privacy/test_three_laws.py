@@ -218,7 +218,7 @@ def test_a_smaller_distance_of_absence_than_there_is_would_be_seen(away, claims_
 
 def test_two_distances_may_be_far_from_each_other():
     """Rounded down: s - Δ where a float has no room for it."""
-    ((m, n), _), *_ = Mixture.of(0.1, apart=1.0, first=1e20, second=1.0).directions
+    ((m, n), _), *_ = Mixture.from_distances(0.1, apart=1.0, first=1e20, second=1.0).directions
     assert m == 1e20
     assert n < 1e20 - 1
 

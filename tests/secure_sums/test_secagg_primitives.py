@@ -140,7 +140,7 @@ def test_a_mask_is_the_ciphers_stream_all_along(bits, name):
 def test_threads_add_the_same_masks(dtype, size, monkeypatch):
     secrets, totals = [bytes([k]) * 32 for k in range(5)], np.zeros((2, size), dtype)
     masks.add_all(totals[0], secrets, -1)
-    monkeypatch.setattr(masks, "_LEAST_SHARED", 1)
+    monkeypatch.setattr(masks, "_MIN_SHARED_COORDINATES", 1)
     monkeypatch.setattr(encoding, "cores", lambda: 7)
     asked = []
     masks.add_all(totals[1], secrets, -1, lambda: asked.append(threading.get_ident()))

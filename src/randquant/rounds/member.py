@@ -291,7 +291,7 @@ class Member:
             ProtocolError: as `answer`, or it is a later step; this round's sum goes on.
         """
         # `answer` would take it for ever, and end that sum.
-        if request.step not in protocol.BEFORE_UPLOAD:
+        if request.step not in protocol.PREPARED_STEPS:
             raise ProtocolError(
                 f"Expected a step before the upload in the next round's sum, got {request.step!r}."
             )

@@ -24,7 +24,7 @@ UPLOAD = "upload"  # each trains, and sends its codes, masked in a secure sum
 CONFIRM = "confirm"  # survivors confirm to each other whose codes are in the sum
 REVEAL = "reveal"  # they reveal the shares that remove the masks
 STEPS = (ADVERTISE, SHARE, UPLOAD, CONFIRM, REVEAL)
-BEFORE_UPLOAD = (ADVERTISE, SHARE)  # of the next round's sum: may go with this round's messages
+PREPARED_STEPS = (ADVERTISE, SHARE)  # of the next round's sum: may go with this round's messages
 
 SESSION_BYTES = 16
 """Bytes of a session that a server draws: enough that no two rounds share one. With half of them

@@ -12,13 +12,14 @@ from randquant.channels.keys import Key
 # with many more they would be read from memory, with many fewer NumPy's calls take most time.
 _PART_COORDINATES = 2**16
 # Coordinates in two blocks of the cipher, of the narrowest type: threads start at multiples of it.
+# A thread that started within a block could not enter the stream there.
 _BLOCK_COORDINATES = 32
 # Coordinates of all masks together from which several threads add them. They take 1 ms on one core;
 # of half as many, starting the threads would take a tenth.
-_LEAST_SHARED = 2**21
+_MIN_SHARED_COORDINATES = 2**21
 # Coordinates of a thread. Of half as many, to enter a stream would take as long as to draw it; with
 # twice as many, vectors of 100,000 would be left to one core.
-_LEAST_OF_THREAD = 2**15
+_MIN_THREAD_COORDINATES = 2**15
 
 
 def dtype(bits: int) -> np.dtype:
@@ -55,8 +56,8 @@ def add_all(
 
     secrets = list(secrets)
     threads = 1
-    if totals.size * len(secrets) >= _LEAST_SHARED:
-        threads = max(1, min(cores(), totals.size // _LEAST_OF_THREAD))
+    if totals.size * len(secrets) >= _MIN_SHARED_COORDINATES:
+        threads = max(1, min(cores(), totals.size // _MIN_THREAD_COORDINATES))
     # Whole blocks of the cipher, so that each thread can enter the streams at its first coordinate.
     size = -(-totals.size // (threads * _BLOCK_COORDINATES)) * _BLOCK_COORDINATES
 

@@ -303,7 +303,10 @@ def _computing_on(
 ) -> contextlib.AbstractContextManager[None]:
     if engine is None:
         if processes is not None:
-            raise ValueError(f"Expected --engine flower with --processes {processes}, got none.")
+            raise ValueError(
+                f"Expected --engine flower, whose processes --processes counts, got --processes "
+                f"{processes} without an engine: add --engine flower."
+            )
         return contextlib.nullcontext()
     with imports.needed("Flower's simulation engine", "simulation"):
         from randquant.integrations.flower import simulation

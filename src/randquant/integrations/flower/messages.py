@@ -374,9 +374,9 @@ class FlowerRound:
     @property
     def _joined(self) -> RoundSum | None:
         # Not before the upload: whoever is lost until then is in neither sum.
-        early = self.sum.step in protocol.BEFORE_UPLOAD
+        early = self.sum.step in protocol.PREPARED_STEPS
         # Nothing is pending in a sum that has failed.
-        begun = self.next_sum is not None and self.next_sum.step in protocol.BEFORE_UPLOAD
+        begun = self.next_sum is not None and self.next_sum.step in protocol.PREPARED_STEPS
         return self.next_sum if begun and not early else None
 
     def _records(self, client: int, request: RoundMessage) -> Records:

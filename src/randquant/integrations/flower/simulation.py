@@ -32,9 +32,9 @@ from randquant.training.algorithm import ENGINE, RoundCollector, RoundWork, Uplo
 POLL_SECONDS = 0.01
 """Time between two looks for replies; Flower hands messages on every 0.1 s."""
 
-MESSAGES = 2
-"""Messages to a process in a round. With one, all wait for the slowest process; with four, weights
-are sent twice as often."""
+MESSAGES_PER_PROCESS = 2
+"""Messages that a process gets in a round. With one, all wait for the slowest process; with four,
+weights are sent twice as often."""
 
 
 @contextlib.contextmanager
@@ -76,7 +76,7 @@ class GridEngine:
     """Has groups of clients computed by the nodes of a grid, which run `client_app`.
 
     Attributes:
-        grid: MESSAGES nodes a process.
+        grid: has MESSAGES_PER_PROCESS nodes for each process.
         workers: how many processes there are.
         check: waits a little; raises if no reply will come.
     """
@@ -86,7 +86,7 @@ class GridEngine:
     check: Callable[[], object]
 
     def uploads(self, groups: Sequence[Sequence[int]], work: RoundWork) -> list[Upload]:
-        while len(nodes := sorted(self.grid.get_node_ids())) < MESSAGES * self.workers:
+        while len(nodes := sorted(self.grid.get_node_ids())) < MESSAGES_PER_PROCESS * self.workers:
             self.check()  # the engine registers them
         count, done = min(len(nodes), len(groups)), {}
         shares = [groups[start::count] for start in range(count)]
@@ -169,7 +169,7 @@ def _simulation(processes: int | None, clients: RoundCollector) -> Iterator[Grid
     with ThreadPoolExecutor(1) as thread:
         log.setLevel(logging.CRITICAL)  # it logs what is raised here in one sentence
         running = thread.submit(
-            run_simulation, server, client_app(load), MESSAGES * workers,
+            run_simulation, server, client_app(load), MESSAGES_PER_PROCESS * workers,
             backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}},
         )  # fmt: skip
 

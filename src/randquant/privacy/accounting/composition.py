@@ -145,7 +145,7 @@ class Mixture:
     lost: float = 0.0
 
     @classmethod
-    def of(
+    def from_distances(
         cls, rate: float, apart: float, first: float, second: float, lost: float = 0.0
     ) -> Mixture:
         """Return the pairs of a round in which three laws are bounded two by two.
@@ -158,7 +158,8 @@ class Mixture:
             lost: of a round, see `Mixture`.
 
         Example:
-            >>> ((m, n), _), _ = Mixture.of(0.1, apart=1.0, first=2.0, second=1.0).directions
+            >>> pairs = Mixture.from_distances(0.1, apart=1.0, first=2.0, second=1.0)
+            >>> ((m, n), _), _ = pairs.directions
             >>> m, round(n, 9)  # absence is beyond the second law
             (2.0, 1.0)
         """
@@ -167,8 +168,8 @@ class Mixture:
             (away, 0.0 if away == apart else math.nextafter(away - apart, -math.inf))
             for away in (first, second)
         )
-        ways = ((forward, backward), (backward, forward))
-        return cls(rate, ways[:1] if forward == backward else ways, lost)
+        orders = ((forward, backward), (backward, forward))
+        return cls(rate, orders[:1] if forward == backward else orders, lost)
 
     def losses(self, releases: int, delta: float) -> tuple[PrivacyLoss, ...]:
         """Return the loss of one of `releases` rounds, rounded up, for each direction."""
@@ -345,7 +346,8 @@ def compose_pairs(
         about which it was computed.
 
     Example:
-        >>> compose_pairs(Mixture.of(0.01, apart=1.0, first=1.0, second=0.0), 1000, 1e-5)[0] < 1.9
+        >>> pairs = Mixture.from_distances(0.01, apart=1.0, first=1.0, second=0.0)
+        >>> compose_pairs(pairs, 1000, 1e-5)[0] < 1.9
         True
     """
     if parts > MAX_TILTED_RELEASES:
@@ -361,7 +363,7 @@ def _with_noise(loss: PrivacyLoss, parts: int, delta: float, plain: float) -> Pr
         return loss
     # theory/sampling.md, Proposition 20: a share rounded up, and noise that is always there.
     share = math.sqrt(plain / parts) * (1 + 8 * UNIT)
-    (noise,) = Mixture.of(1.0, share, share, share).losses(parts, delta)
+    (noise,) = Mixture.from_distances(1.0, share, share, share).losses(parts, delta)
     return joined(loss, noise, JOINED_CELL_COUNT)
 
 

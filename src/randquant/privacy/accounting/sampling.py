@@ -435,7 +435,7 @@ class HiddenRound:
         else:
             assert away is not None
             first, second = away, apart
-        return Mixture.of(self.rate, apart, first, second, lost)
+        return Mixture.from_distances(self.rate, apart, first, second, lost)
 
 
 # Releases of sampled rounds: each client takes part at random, and nobody sees who does.
