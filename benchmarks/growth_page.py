@@ -94,7 +94,7 @@ def needs(curves: dict[str, dict[str, Rows]]) -> list[Need]:
     for part in ("encode", "prove", "add", "helper_server", "helper", "among_clients", "verify"):
         hours = grown(curves[part], "seconds") / 3600
         gigabytes = grown(curves[part], "mb", MEMORY_FLOOR) / 1000
-        time = f"{hours:,.0f} hours" if hours >= 1 else f"{3600 * hours:,.0f} s"
+        time = f"{hours:,.1f} hours" if hours >= 1 else f"{3600 * hours:,.0f} s"
         found.append(Need(part, f"{time} of one core", hours / LIMITS["hours"]))
         found.append(Need(part, f"{gigabytes:,.1f} GB of memory", gigabytes / LIMITS["gigabytes"]))
     kept = masked_terabytes()
@@ -200,7 +200,7 @@ In proportion to {large["clients"]:,} clients of {large["dimension"]:,} coordina
 
 **What breaks first is {WORDS[worst[0].part]}: {worst[0].words}.** What a client does is not the limit: encoding takes {3600 * hours["encode"]:.1f} s, a proof {3600 * hours["prove"]:.0f} s. None of the following is built as a service of several machines; each follows from properties that the code has.
 
-**Several helpers' cores.** The helper's work is {hours["helper"]:,.1f} core hours, and it is a sum over clients of masks that are streams of a cipher with a counter: any range of clients, or of coordinates, can be added by itself, and sums of ranges add up. With {cores["helper"]} of them a round takes an hour; nothing but seeds has to reach them, and what they return is one vector each.
+**Several helpers' cores.** The helper's work is {hours["helper"]:,.1f} core hours, and it is a sum over clients of masks that are streams of a cipher with a counter: any range of clients, or of coordinates, can be added by itself, and sums of ranges add up. With {cores["helper"]} of them, or more, a round takes an hour at most; nothing but seeds has to reach them, and what they return is one vector each.
 
 **Streams by tree.** {kept:,.0f} TB of masked vectors are kept until the helper has said whose seeds opened. With trees of groups of {group:,} clients, each group is a sum of its own with a helper's answer of its own, so that a leaf keeps its group's vectors only ({kept / TARGET["clients"] * group * 1000:,.0f} GB, or
 {narrow / TARGET["clients"] * group * 1000:,.0f} GB because a sum of {group:,} needs a narrower modulus: {narrow:,.0f} TB instead of {kept:,.0f} are sent) and passes on one vector. A group's sum is seen by its leaf, though: the noise must then suffice for a group of {group:,}, and not for a million. To hide the groups' sums the leaves must keep the masks on and the helper answer for all of them at once, which needs the wide modulus.
