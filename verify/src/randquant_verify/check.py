@@ -361,11 +361,15 @@ def two_rows(low: tuple, high: tuple, denominator: int, clients: int) -> TwoRows
     return TwoRows([list(low), list(high)], denominator, clients)
 
 
+def mixing_error(inputs: list[Fraction]) -> Fraction:
+    """vector.md, Proposition 14: how far off two inputs may be together where rows are mixed."""
+    return Fraction(2**17 + 1, 2**49) * max(b - a for a, b in itertools.pairwise(inputs))
+
+
 def encoded_distance(release: SimpleNamespace, claim: SimpleNamespace) -> Interval:
     """vector.md, Proposition 14: two vectors' distance where rows are mixed."""
-    widest = max(b - a for a, b in itertools.pairwise(release.channel.inputs))
-    rounding = Fraction(2**17 + 1, 2**49) * widest * sqrt(release.update.sent)
-    return distance(release, claim) + rounding
+    each = mixing_error(release.channel.inputs)
+    return distance(release, claim) + each * sqrt(release.update.sent)
 
 
 def steps_of_codes(release: SimpleNamespace, claim: SimpleNamespace) -> Steps:
@@ -386,7 +390,7 @@ def steps_of_codes(release: SimpleNamespace, claim: SimpleNamespace) -> Steps:
     if update.clip == "coordinates":
         longest = interval(1)
         if claim.relation == "zero_out":
-            longest = interval(min(Fraction(1), slope * inputs[-1]))
+            longest = interval(min(Fraction(1), slope * (inputs[-1] + mixing_error(inputs))))
         square = longest * longest * update.sent
     else:
         moved = encoded_distance(release, claim) * slope
