@@ -87,7 +87,7 @@ def simulation(found: dict) -> str:
     return f"""## A round of simulation
 
 `python benchmarks/simulate.py DATA_DIR PFL`: 40 clients of 100 Fashion-MNIST images each, out of 3,400, RQM with 16 levels, two cores; the best of
-{found["passes"]} passes, in each the median of {found["rounds"]} rounds. All have the same images, cohorts and initial weights.
+{found["passes"]} passes, in each the median of {found["rounds"]} rounds.
 
 {rounds(found)}
 
@@ -96,7 +96,7 @@ In addition to {found["cnn"]["megabytes"]["data"]:.0f} MB of training images the
 process takes {more:.0f} MB, including Python, torch, numba and the test images.
 
 With `--device cuda` data, model and gradients stay on the GPU; each round's updates are moved to the CPU and encoded there.
-No speed was measured; on a machine with a CUDA device, `benchmarks/simulate.py` measures it too."""
+No speed was measured; `benchmarks/simulate.py` does on a machine with a CUDA device."""
 
 
 def memory(found: dict) -> str:
@@ -107,14 +107,13 @@ def memory(found: dict) -> str:
         "function": "a function, a million clients of 100 x 20",
     }
     lines = [
-        "| clients | MB | without pages of files | seconds | before: MB | without pages |",
-        "|" + "---|" * 6,
+        "| clients | MB | without pages of files | seconds |",
+        "|" + "---|" * 4,
     ]
-    for now, before in zip(found["forms"], found["before"], strict=True):
-        old = [f"{before[name]:,}" if name in before else "" for name in ("peak_mb", "own_mb")]
+    for form in found["forms"]:
         lines.append(
-            f"| {words[now['clients']]} | {now['peak_mb']:,} | {now['own_mb']:,} | "
-            f"{now['seconds_to_first_round']} | {' | '.join(old)} |"
+            f"| {words[form['clients']]} | {form['peak_mb']:,} | {form['own_mb']:,} | "
+            f"{form['seconds_to_first_round']} |"
         )
     table = "\n".join(lines)
     return f"""## Memory
@@ -124,7 +123,7 @@ seconds to the end of the first round. {found["forms"][0]["imported_mb"]} MB are
 
 {table}
 
-Before, all clients' data were joined to one table, a copy, as those below 256 MB still are; files were read as a whole, and a function was not possible."""
+Data below 256 MB are joined to one table, a copy."""
 
 
 def page() -> str:
@@ -171,8 +170,8 @@ If the number of levels is not a power of two, codes share numbers of up to 128 
 
 The encoder is **not** constant-time. The table entries that it reads depend on the input and on the code: a process that shares the
 processor's caches with a client may learn about them, as about the update itself. Some draws need more
-comparisons than others, and a rare draw (probability below levels · 2^-32 per coordinate) encodes 16,384 coordinates again. Measured from outside, the time of ten million coordinates varies by at most {100 * (fastest / slowest - 1):.0f} % between inputs that are all -clip, 0, clip or normal, which is
-this machine's noise. If timing matters, send payloads at fixed times.
+comparisons than others, and a rare draw (probability below levels · 2^-32 per coordinate) encodes 16,384 coordinates again. Measured from outside, the time of ten million coordinates varies by at most {100 * (fastest / slowest - 1):.0f} % between inputs that are all -clip, 0, clip or normal: this
+machine's noise. If timing matters, send payloads at fixed times.
 
 {simulation(result("simulate"))}
 
