@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         all_mechanisms,
         from_record,
         load,
+        recorded_module,
         save,
         update_mechanism,
     )

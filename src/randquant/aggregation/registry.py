@@ -217,6 +217,34 @@ def _check_fields(constructor: Callable[..., UpdateMechanism], fields: Mapping[s
         raise ValueError(f"Expected fields {', '.join(wanted)}, got no {', '.join(missing)}.")
 
 
+RECORDED_MODULES = {
+    "AdditiveMechanism": "randquant.aggregation.additive",
+    "CentralGaussian": "randquant.aggregation.baselines",
+    "ChannelMechanism": "randquant.aggregation.coordinate",
+    "ClippedSGD": "randquant.aggregation.baselines",
+    "HelperNoise": "randquant.aggregation.helper_noise",
+    "LocalGaussian": "randquant.aggregation.baselines",
+    "SignSGD": "randquant.aggregation.sign_sgd",
+    "SurveyMechanism": "randquant.statistics.survey_mechanism",
+    "VectorMechanism": "randquant.aggregation.vector",
+}
+"""Modules by which stored runs know the mechanisms of this package, by class: those of release
+0.1.0, wherever a class is today."""
+
+
+def recorded_module(kind: type) -> str:
+    """Return the module by which stored runs know a mechanism's class; a user's own is its module.
+
+    Example:
+        >>> from randquant.aggregation import VectorMechanism
+        >>> recorded_module(VectorMechanism)
+        'randquant.aggregation.vector'
+    """
+    if kind.__module__.partition(".")[0] != __name__.partition(".")[0]:
+        return kind.__module__
+    return RECORDED_MODULES.get(kind.__qualname__, kind.__module__)
+
+
 def save(mechanism: UpdateMechanism, path: str | Path) -> None:
     """Write a mechanism as JSON with a checksum, a channel with its certificate, atomically.
 
