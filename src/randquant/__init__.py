@@ -11,10 +11,9 @@ from randquant.reports import notebook  # noqa: F401 - it registers what noteboo
 
 if TYPE_CHECKING:
     from randquant.aggregation.auxiliary_numbers import Number
-    from randquant.aggregation.coordinate import ChannelMechanism
+    from randquant.aggregation.channel_mechanisms import ChannelMechanism, VectorMechanism
     from randquant.aggregation.layout import StateLayout
     from randquant.aggregation.registry import load, save
-    from randquant.aggregation.vector import VectorMechanism
     from randquant.audit.pipeline import Audit, audit
     from randquant.channels.channel import Channel, Moments, moments
     from randquant.channels.encoding import decode, encode

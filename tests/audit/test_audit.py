@@ -24,7 +24,7 @@ from randquant.aggregation import (
     gaussian,
     update_mechanism,
 )
-from randquant.aggregation.coordinate import _nearest_single
+from randquant.aggregation.channel_mechanisms import _nearest_single
 from randquant.audit import (
     MIN_TRIAL_COUNT,
     Outcomes,

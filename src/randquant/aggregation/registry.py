@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from randquant._internal import files, serialization, validate
-from randquant.aggregation.coordinate import ChannelMechanism
+from randquant.aggregation.channel_mechanisms import ChannelMechanism, VectorMechanism
 from randquant.aggregation.mechanism import UpdateMechanism
-from randquant.aggregation.vector import VectorMechanism
 from randquant.channels.channel import Channel
 from randquant.mechanisms.record import MechanismRecord
 from randquant.mechanisms.registry import add, build, known_mechanisms, records_in

@@ -164,7 +164,7 @@ def audit(
 
     Example:
         >>> import randquant as rq
-        >>> from randquant.aggregation.coordinate import ChannelMechanism
+        >>> from randquant.aggregation.channel_mechanisms import ChannelMechanism
         >>> mechanism = ChannelMechanism(rq.pbm(clip=1.0, theta=0.25, trials=1))
         >>> x, other = np.ones(1, dtype=np.float32), -np.ones(1, dtype=np.float32)
         >>> finding = rq.audit(mechanism, x, other, trials=2000, key=rq.Key.from_seed(0))

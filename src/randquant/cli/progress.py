@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from randquant._internal.formatting import count, round_up
-from randquant.aggregation.helper_noise import parties_notes
+from randquant.aggregation.additive import parties_notes
 from randquant.privacy.accounting.accountant import other_relation_lines
 from randquant.privacy.certificates.coordinate import Certificate, certify
 from randquant.privacy.guarantee import MODEL_TERMS

@@ -11,7 +11,7 @@ from scipy.special import log_ndtr, ndtr
 
 from randquant._internal import formatting, validate
 from randquant._internal.formatting import round_up
-from randquant.aggregation.helper_noise import describe_parties
+from randquant.aggregation.additive import describe_parties
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.mechanisms.record import CLIP_RMS_UNITS, CLOSE_CLIP_RMS_UNITS, UpdateSetting
 from randquant.mechanisms.registry import channel_mechanisms

@@ -8,7 +8,7 @@ from typing import Any
 from randquant._internal import formatting
 from randquant._internal.formatting import count, minus, round_up
 from randquant._internal.serialization import to_json
-from randquant.aggregation.worst_case_influence import describe_influence
+from randquant.aggregation.mechanism import describe_influence
 from randquant.mechanisms.registry import channel_mechanisms, notes_on
 from randquant.planning.plans import Candidate, DecodedError, Need, Plan, code, other_guarantee
 from randquant.privacy.accounting.accountant import other_relation, other_relation_lines

@@ -14,8 +14,8 @@ from randquant._internal import formatting
 from randquant._internal.formatting import minus
 from randquant._internal.imports import __version__
 from randquant._internal.serialization import to_json
-from randquant.aggregation.helper_noise import parties_notes
-from randquant.aggregation.worst_case_influence import describe_influence
+from randquant.aggregation.additive import parties_notes
+from randquant.aggregation.mechanism import describe_influence
 from randquant.channels.channel import Channel
 from randquant.mechanisms.registry import notes_on
 from randquant.privacy.certificates.coordinate import certify

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from randquant._internal import validate
-from randquant.aggregation.defaults import MechanismDefaults, check_cohort_size, for_each_payload
+from randquant.aggregation.mechanism import MechanismDefaults, check_cohort_size, for_each_payload
 from randquant.channels import wire
 from randquant.channels.keys import Key
 from randquant.privacy.accounting.release import Release

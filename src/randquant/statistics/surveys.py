@@ -19,7 +19,7 @@ import numpy as np
 
 from randquant._internal import validate
 from randquant._internal.serialization import to_json
-from randquant.aggregation.helper_noise import describe_parties
+from randquant.aggregation.additive import describe_parties
 from randquant.channels.keys import Key
 from randquant.mechanisms.noise import (
     LARGEST_SCALE,

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from randquant._internal import validate
 from randquant._internal.formatting import count
 from randquant._internal.serialization import to_json
-from randquant.aggregation.helper_noise import parties_notes
+from randquant.aggregation.additive import parties_notes
 from randquant.aggregation.registry import all_mechanisms, update_mechanism
 from randquant.cli.options import (
     Command,
