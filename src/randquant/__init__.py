@@ -23,14 +23,11 @@ if TYPE_CHECKING:
     from randquant.local_training.local import Local
     from randquant.local_training.standardize import Standardize
     from randquant.mechanisms import design
-    from randquant.mechanisms.bins import erm, two_bins
+    from randquant.mechanisms.binomial_codes import imvu, pbm
     from randquant.mechanisms.from_design import mvu
-    from randquant.mechanisms.interpolated import imvu
-    from randquant.mechanisms.optimal_mechanism import optm
-    from randquant.mechanisms.poisson_binomial import pbm
-    from randquant.mechanisms.randomized_quantization import rqm, stochastic_rounding
+    from randquant.mechanisms.random_rounding import qmgeo, rqm, stochastic_rounding
     from randquant.mechanisms.registry import register
-    from randquant.mechanisms.truncated_geometric import qmgeo
+    from randquant.mechanisms.two_bin_family import erm, optm, two_bins
     from randquant.planning.calibration import Calibration, OutOfReach, calibrate
     from randquant.planning.compare import Comparison
     from randquant.planning.compare import at_equal_epsilon as compare

@@ -47,7 +47,7 @@ CHANNELS = ["rqm", "pbm", "erm", "optm", "qmgeo", "mvu", "imvu", "optimal", "cha
             "stochastic-rounding", "sparse-ternary"]  # fmt: skip
 MODULE = """
 from randquant.mechanisms.record import CLIP, MechanismRecord
-from randquant.mechanisms.randomized_quantization import stochastic_rounding
+from randquant.mechanisms.random_rounding import stochastic_rounding
 
 
 def fair_coin(clip: float, reach: float):

@@ -126,7 +126,7 @@ def register(
         `docs/own-mechanism.md`, with a complete example.
 
     Example:
-        >>> from randquant.mechanisms.randomized_quantization import stochastic_rounding
+        >>> from randquant.mechanisms.random_rounding import stochastic_rounding
         >>> register("wide-rounding", lambda clip, levels: stochastic_rounding(clip, levels, clip))
         >>> build("wide-rounding", {"clip": 1.0, "levels": 2}).levels
         2
