@@ -53,12 +53,10 @@ if TYPE_CHECKING:
     from randquant.privacy.guarantee import Guarantee, Interval
     from randquant.reports.notebook import plot, report
     from randquant.rounds.statement import certificate_file
+    from randquant.statistics.counts import Counts, KaplanMeier, LogRank, Quantiles
     from randquant.statistics.moments import Covariance, LinearRegression, Mean
-    from randquant.statistics.queries import Counts, Quantiles
-    from randquant.statistics.survey_mechanism import SurveyMechanism
     from randquant.statistics.surveys import Survey, survey
-    from randquant.statistics.survival import KaplanMeier, LogRank
-    from randquant.statistics.table import Table, statistics
+    from randquant.statistics.table import SurveyMechanism, Table, statistics
     from randquant.training.federated import train
     from randquant.training.run import Run
     from randquant.training.server import Server

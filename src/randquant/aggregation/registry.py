@@ -153,7 +153,7 @@ FORMAT = "randquant mechanism, version 1"
 def _survey_mechanism(survey: str) -> UpdateMechanism:
     # Its room is to the right of this one, so it is imported by name, when a file first asks for
     # it.
-    module = importlib.import_module("randquant.statistics.survey_mechanism")
+    module = importlib.import_module("randquant.statistics.table")
     return module.SurveyMechanism(survey)
 
 

@@ -1,6 +1,6 @@
 """The mechanisms of the papers, each a constructor from parameters to a Channel.
 
-A mechanism joins every command, table and contract test by the record in its own file.
+A mechanism joins every command, table and contract test by the record in its file.
 """
 
 from typing import TYPE_CHECKING

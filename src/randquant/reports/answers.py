@@ -13,7 +13,7 @@ from randquant.reports import guarantee_text, pages
 from randquant.reports.figures import Axis, BandedCurve, Figure, Intervals, Ranged
 from randquant.reports.notebook import Facts
 from randquant.reports.pages import DataTable, Paragraphs, Section
-from randquant.statistics.estimate import Answer, Estimate, ends
+from randquant.statistics.query import Answer, Estimate, ends
 from randquant.statistics.table import Table
 
 COLUMN_NAMES = ("", "estimate", "95 % interval", "among these records", "noise", "sampling")
