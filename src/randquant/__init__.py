@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from randquant.aggregation.channel_mechanisms import ChannelMechanism, VectorMechanism
     from randquant.aggregation.layout import StateLayout
     from randquant.aggregation.registry import load, save
-    from randquant.audit.pipeline import Audit, audit
+    from randquant.audit.attack import Audit, audit
     from randquant.channels.channel import Channel, Moments, moments
     from randquant.channels.encoding import decode, encode
     from randquant.channels.keys import Key

@@ -39,7 +39,7 @@ def run(
         confidence: of the lower bound.
         seed: seed of all keys, and of a subset of coordinates.
     """
-    from randquant.audit.pipeline import audit, cohort_inputs
+    from randquant.audit.attack import audit, cohort_inputs
 
     name = chosen.name
     parameters, clip_norm = chosen.split()
