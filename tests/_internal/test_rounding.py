@@ -31,7 +31,7 @@ from randquant.planning import (
 )
 from randquant.privacy import Guarantee, Interval
 from randquant.privacy.certificates import coordinate
-from randquant.reports import comparison as compare_page
+from randquant.reports import channels as shown_channels
 from randquant.reports import plan as plan_page
 from randquant.reports import run as report
 from randquant.reports import run as runs_page
@@ -139,8 +139,8 @@ UPPERS = {
     "page of runs": lambda: runs_page.render_runs(FINISHED),
     "plan": lambda: "\n".join(plan_page.as_text(plan())),
     "page of a plan": lambda: plan_page.page(plan()),
-    "comparison": lambda: "\n".join(compare_page.as_text(comparison())),
-    "page of a comparison": lambda: compare_page.page(comparison()),
+    "comparison": lambda: "\n".join(shown_channels.comparison_text(comparison())),
+    "page of a comparison": lambda: shown_channels.comparison_page(comparison()),
     "out of reach": out_of_reach,
     "end of a schedule": lambda: schedule._text(UPPER),
     "out of reach of a family": of_a_family,

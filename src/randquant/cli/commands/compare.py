@@ -34,7 +34,7 @@ def run(
         curves: also search the curves of privacy against error.
     """
     from randquant.planning import compare
-    from randquant.reports.comparison import as_json, as_text, page
+    from randquant.reports.channels import comparison_json, comparison_page, comparison_text
 
     target = {"clip": clip, "bits": bits, "epsilon": epsilon, "mechanisms": mechanisms,
               "objective": objective}  # fmt: skip
@@ -54,9 +54,9 @@ def run(
         if curves:  # takes as long as many comparisons
             tradeoff = compare.tradeoffs(clip, bits, mechanisms)
             comparison = replace(comparison, tradeoff=tradeoff)
-    written = written_page(output, lambda: page(comparison))
-    result = {**as_json(comparison), "output": output}
-    return Output(result, [*as_text(comparison), *written])
+    written = written_page(output, lambda: comparison_page(comparison))
+    result = {**comparison_json(comparison), "output": output}
+    return Output(result, [*comparison_text(comparison), *written])
 
 
 COMMAND = Command(

@@ -47,7 +47,7 @@ def run(
     """
     from randquant.mechanisms import design
     from randquant.planning import compare
-    from randquant.reports.comparison import page
+    from randquant.reports.channels import comparison_page
 
     best = design.optimal(
         clip, values, constraint=design.named_constraint(constraint, epsilon, order),
@@ -62,7 +62,7 @@ def run(
     parameters = {"clip": clip, "values": channel.values.tolist()}
     # The page of a comparison with one entry: it has the pictures of a channel and its errors.
     comparison = compare.Comparison([compare.make_entry("optimal", channel, parameters)], 2.0)
-    lines += written_page(output, lambda: page(comparison))
+    lines += written_page(output, lambda: comparison_page(comparison))
     return Output({**_result(best, constraint), "save": save, "output": output}, lines)
 
 
