@@ -15,9 +15,9 @@ import randquant as rq
 from randquant import cli
 from randquant._internal import formatting, round_down, round_up
 from randquant.audit import Audit
+from randquant.cli import guarantees as account_command
 from randquant.cli import progress
-from randquant.cli.commands import account as account_command
-from randquant.cli.commands import runs as runs_command
+from randquant.cli import runs as runs_command
 from randquant.planning import (
     Candidate,
     DecodedError,

@@ -38,7 +38,7 @@ from randquant.audit import (
     worst_inputs,
 )
 from randquant.channels import wire
-from randquant.cli.commands import audit as audit_command
+from randquant.cli import guarantees as audit_command
 from randquant.mechanisms import build
 
 KEY = rq.Key.from_seed(2026)

@@ -17,7 +17,7 @@ import randquant as rq
 from randquant import cli
 from randquant.aggregation import AdditiveMechanism, ChannelMechanism, LocalGaussian
 from randquant.cli import all_commands, progress
-from randquant.cli.commands import train as command
+from randquant.cli import train as command
 from randquant.training import (
     PLACES,
     RunStore,
@@ -472,7 +472,7 @@ def test_the_demo_is_the_first_code_of_the_readme():
     ]
     makefile = (ROOT / "Makefile").read_text()
     assert "randquant train examples/digits.py --epsilon 8 --baseline" in makefile
-    assert command.COMMAND.example == "randquant train examples/digits.py --epsilon 8"
+    assert command.COMMANDS["train"].example == "randquant train examples/digits.py --epsilon 8"
 
 
 def test_what_a_file_prints_is_not_the_result(here, capsys):

@@ -322,9 +322,11 @@ def _new_folder(runs: Path, name: str) -> Path:
     return folder
 
 
-COMMAND = Command(
-    run,
-    example="randquant train examples/digits.py --epsilon 8",
-    settings=training_options,
-    bar=False,
-)
+COMMANDS = {
+    "train": Command(
+        run,
+        example="randquant train examples/digits.py --epsilon 8",
+        settings=training_options,
+        bar=False,
+    ),
+}
