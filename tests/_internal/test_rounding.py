@@ -16,8 +16,8 @@ from randquant import cli
 from randquant._internal import formatting, round_down, round_up
 from randquant.audit import Audit
 from randquant.cli import guarantees as account_command
-from randquant.cli import progress
 from randquant.cli import runs as runs_command
+from randquant.cli import train as train_command
 from randquant.planning import (
     Candidate,
     DecodedError,
@@ -117,11 +117,11 @@ def of_a_metric() -> str:
 
 
 def of_a_table(folder: Path = Path("/runs")) -> str:
-    progress_certificate, progress._certificate = progress._certificate, lambda config: CERTIFICATE
+    own, train_command._certificate = train_command._certificate, lambda config: CERTIFICATE
     try:
-        return "\n".join(progress.table(folder, RUN))
+        return "\n".join(train_command.finished_lines(folder, RUN))
     finally:
-        progress._certificate = progress_certificate
+        train_command._certificate = own
 
 
 UPPERS = {
