@@ -46,7 +46,7 @@ RECORDED = {
 CHANNELS = ["rqm", "pbm", "erm", "optm", "qmgeo", "mvu", "imvu", "optimal", "channel-file",
             "stochastic-rounding", "sparse-ternary"]  # fmt: skip
 MODULE = """
-from randquant.mechanisms.record import CLIP, MechanismRecord
+from randquant.mechanisms.registry import CLIP, MechanismRecord
 from randquant.mechanisms.random_rounding import stochastic_rounding
 
 

@@ -29,7 +29,7 @@ from randquant.aggregation.rotation import ProjectedUpdates, subset_coding, subs
 from randquant.channels import wire
 from randquant.channels.keys import Key
 from randquant.mechanisms.noise import LARGEST_VARIANCE, NOISES
-from randquant.mechanisms.record import (
+from randquant.mechanisms.registry import (
     CLIP_NORM,
     NOISE_MULTIPLIER,
     MechanismRecord,

@@ -26,7 +26,7 @@ from randquant.aggregation.mechanism import (
 from randquant.aggregation.rotation import unrotated
 from randquant.channels import wire
 from randquant.channels.keys import Key
-from randquant.mechanisms.record import (
+from randquant.mechanisms.registry import (
     CLIP,
     CLIP_NORM,
     NOISE_MULTIPLIER,

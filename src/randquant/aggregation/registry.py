@@ -13,8 +13,7 @@ from randquant._internal import files, serialization, validate
 from randquant.aggregation.channel_mechanisms import ChannelMechanism, VectorMechanism
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.channels.channel import Channel
-from randquant.mechanisms.record import MechanismRecord
-from randquant.mechanisms.registry import add, build, known_mechanisms, records_in
+from randquant.mechanisms.registry import MechanismRecord, add, build, known_mechanisms, records_in
 from randquant.privacy.certificates.coordinate import channel_from_record
 from randquant.privacy.certificates.sum_curvature import check_work
 from randquant.privacy.guarantee import Trust

@@ -33,8 +33,7 @@ from randquant._internal.progress import WaitingBar, reporting
 from randquant._internal.serialization import to_json, write_atomic
 from randquant._internal.validate import nearest
 from randquant.aggregation.registry import all_mechanisms
-from randquant.mechanisms.record import MechanismRecord, parameter_hint
-from randquant.mechanisms.registry import channel_mechanisms
+from randquant.mechanisms.registry import MechanismRecord, channel_mechanisms, parameter_hint
 from randquant.training import config
 
 # From declarations to options of the command line.

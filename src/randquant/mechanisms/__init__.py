@@ -9,14 +9,17 @@ from randquant._internal.imports import lazily
 from randquant.mechanisms.binomial_codes import imvu, pbm
 from randquant.mechanisms.from_design import mvu
 from randquant.mechanisms.random_rounding import qmgeo, rqm, sparse_ternary, stochastic_rounding
-from randquant.mechanisms.record import (
+from randquant.mechanisms.registry import (
     CoordinateFamily,
     CoordinateTarget,
     MechanismRecord,
     UpdateFamily,
     UpdateSetting,
+    build,
+    channel_mechanisms,
+    register,
+    unregister,
 )
-from randquant.mechanisms.registry import build, channel_mechanisms, register, unregister
 from randquant.mechanisms.two_bin_family import erm, optm, two_bins
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from randquant.channels.channel import (
     from_probabilities,
     with_even,
 )
-from randquant.mechanisms.record import (
+from randquant.mechanisms.registry import (
     CLIP,
     CLIP_NORM,
     INPUTS,

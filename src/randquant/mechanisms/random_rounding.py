@@ -15,7 +15,7 @@ import numpy as np
 
 from randquant._internal import validate
 from randquant.channels.channel import MAX_MAGNITUDE, Channel, from_probabilities
-from randquant.mechanisms.record import (
+from randquant.mechanisms.registry import (
     CLIP,
     CLIP_RMS_UNITS,
     CLOSE_CLIP_RMS_UNITS,

@@ -20,7 +20,7 @@ import numpy as np
 from randquant._internal import validate
 from randquant._internal.formatting import round_up
 from randquant.channels.channel import MAX_MAGNITUDE, Channel, from_probabilities
-from randquant.mechanisms.record import (
+from randquant.mechanisms.registry import (
     CLIP,
     DENSITY,
     EPSILON,

@@ -13,8 +13,12 @@ from randquant._internal import formatting, validate
 from randquant._internal.formatting import round_up
 from randquant.aggregation.additive import describe_parties
 from randquant.aggregation.mechanism import UpdateMechanism
-from randquant.mechanisms.record import CLIP_RMS_UNITS, CLOSE_CLIP_RMS_UNITS, UpdateSetting
-from randquant.mechanisms.registry import channel_mechanisms
+from randquant.mechanisms.registry import (
+    CLIP_RMS_UNITS,
+    CLOSE_CLIP_RMS_UNITS,
+    UpdateSetting,
+    channel_mechanisms,
+)
 from randquant.planning.privacy import Privacy
 from randquant.planning.tuning import tuned_mechanism
 from randquant.privacy.accounting.accountant import by_relation, under_other_relation
