@@ -268,7 +268,8 @@ class Candidate:
         guarantee: the accountant's guarantee; None if the target is out of reach.
         noise: its error; None likewise.
         bytes_up: what one client uploads in one round, header included; under `aggregate` trust a
-            vector masked for a sum of the cohort.
+            vector masked for a sum of the cohort. It is `upload_bytes` of the mechanism; users and
+            the JSON of plans have it by this name.
         bytes_run: what all clients upload in all rounds.
         bytes_plain: what one client would upload as plain codes, header included: the same under
             `local` trust, less where codes are masked for a sum.

@@ -78,9 +78,9 @@ def figures(plan: Plan) -> list[Figure]:
     series = []
     for label, size, deviation in points:
         dominated = any(
-            bytes_up <= size and error <= deviation
-            for _, bytes_up, error in points
-            if (bytes_up, error) != (size, deviation)
+            upload_bytes <= size and error <= deviation
+            for _, upload_bytes, error in points
+            if (upload_bytes, error) != (size, deviation)
         )
         text = f"{label}: error {deviation:.4g}, {formatting.byte_size(size)} in a round"
         mark = Mark(label, text, size, deviation, not dominated)
