@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from results import save
 
-from randquant.cli import progress
+from randquant.cli import train as command
 from randquant.training import RunRecord, train_run
 from randquant_papers.configuration import PaperConfig
 from randquant_papers.problems import create
@@ -38,15 +38,15 @@ def trained(config: PaperConfig, folder: Path) -> RunRecord:
 
 def accuracies(config: PaperConfig, folder: Path) -> tuple[float, float]:
     beside = folder.with_name(f"{folder.name}-seed{config.seed}")
-    result = progress.result(beside, trained(config, beside))
+    result = command.finished_json(beside, trained(config, beside))
     return result["accuracy"], result["baseline_accuracy"]
 
 
 def main(data_dir: str, folder: Path) -> None:
     config = CONFIG.changed(data_dir=data_dir)
     run = trained(config, folder)
-    result = progress.result(folder, run)
-    print("\n".join(progress.table(folder, run)))
+    result = command.finished_json(folder, run)
+    print("\n".join(command.finished_lines(folder, run)))
     others = [accuracies(config.changed(seed=seed), folder) for seed in (1, 2)]
     seeds = [(result["accuracy"], result["baseline_accuracy"]), *others]
     print("accuracy, and without privacy, by seed:", seeds)

@@ -152,13 +152,22 @@ def test_tests_mirror_the_rooms():
     assert {path.parent.name for path in TESTS.glob("*/test_*.py")} == set(PLACE)
 
 
-def test_a_command_is_one_file():
+def test_a_command_is_one_entry_of_one_file():
     """No other file of the command line knows which commands there are."""
-    commands = {path.stem for path in (ROOT / "cli" / "commands").glob("*.py")} - {"__init__"}
-    shared = [name for name in INSIDE if name.startswith("cli.") and ".commands" not in name]
-    for name in shared:
-        words = set(re.findall(r"cli\.commands\.(\w+)", FILES[name].read_text()))
-        assert not words & commands, name
+    commands: dict[str, str] = {}
+    for name in (name for name in INSIDE if name.startswith("cli.")):
+        stated = re.findall(r"^`randquant (\w+)`: ", ast.get_docstring(TREES[name]) or "", re.M)
+        for node in TREES[name].body:
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "COMMANDS":
+                assert isinstance(node.value, ast.Dict)
+                entries = [ast.literal_eval(key) for key in node.value.keys if key is not None]
+                assert entries == stated
+                assert not commands.keys() & {*entries}
+                commands |= dict.fromkeys(entries, name)
+    assert {"train", "certify", "plan", "runs"} <= commands.keys()
+    files = {*commands.values()}
+    for name in (name for name in INSIDE if name.startswith("cli") and name not in files):
+        assert not own(name) & files, name
 
 
 def test_the_command_line_is_parsed_in_one_place():

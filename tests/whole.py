@@ -9,7 +9,7 @@ import oracle
 
 import randquant as rq
 from randquant.channels import from_probabilities, with_even
-from randquant.mechanisms import poisson_binomial
+from randquant.mechanisms import binomial_codes
 from randquant.privacy.certificates import sum_tools
 
 
@@ -63,6 +63,6 @@ def worst(channel, clients: int, order: float, places) -> float:
 def partly_even(monkeypatch) -> rq.Channel:
     """Two trials; an eighth of all codes is drawn evenly."""
     monkeypatch.setattr(sum_tools, "EVEN_SHARE", 1 / 8)
-    rows = poisson_binomial.binomial(2, *(np.linspace(*ends, 5) for ends in ((1, 3), (3, 1)))) / 16
+    rows = binomial_codes.binomial(2, *(np.linspace(*ends, 5) for ends in ((1, 3), (3, 1)))) / 16
     rows = with_even(rows, sum_tools.EVEN_SHARE)
     return from_probabilities(np.linspace(-1.0, 1.0, 5), np.array([-2.0, 0.0, 2.0]), rows)

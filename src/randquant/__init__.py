@@ -11,11 +11,10 @@ from randquant.reports import notebook  # noqa: F401 - it registers what noteboo
 
 if TYPE_CHECKING:
     from randquant.aggregation.auxiliary_numbers import Number
-    from randquant.aggregation.coordinate import ChannelMechanism
+    from randquant.aggregation.channel_mechanisms import ChannelMechanism, VectorMechanism
     from randquant.aggregation.layout import StateLayout
     from randquant.aggregation.registry import load, save
-    from randquant.aggregation.vector import VectorMechanism
-    from randquant.audit.pipeline import Audit, audit
+    from randquant.audit.attack import Audit, audit
     from randquant.channels.channel import Channel, Moments, moments
     from randquant.channels.encoding import decode, encode
     from randquant.channels.keys import Key
@@ -24,14 +23,11 @@ if TYPE_CHECKING:
     from randquant.local_training.local import Local
     from randquant.local_training.standardize import Standardize
     from randquant.mechanisms import design
-    from randquant.mechanisms.bins import erm, two_bins
+    from randquant.mechanisms.binomial_codes import imvu, pbm
     from randquant.mechanisms.from_design import mvu
-    from randquant.mechanisms.interpolated import imvu
-    from randquant.mechanisms.optimal_mechanism import optm
-    from randquant.mechanisms.poisson_binomial import pbm
-    from randquant.mechanisms.randomized_quantization import rqm, stochastic_rounding
+    from randquant.mechanisms.random_rounding import qmgeo, rqm, stochastic_rounding
     from randquant.mechanisms.registry import register
-    from randquant.mechanisms.truncated_geometric import qmgeo
+    from randquant.mechanisms.two_bin_family import erm, optm, two_bins
     from randquant.planning.calibration import Calibration, OutOfReach, calibrate
     from randquant.planning.compare import Comparison
     from randquant.planning.compare import at_equal_epsilon as compare
@@ -57,12 +53,10 @@ if TYPE_CHECKING:
     from randquant.privacy.guarantee import Guarantee, Interval
     from randquant.reports.notebook import plot, report
     from randquant.rounds.statement import certificate_file
+    from randquant.statistics.counts import Counts, KaplanMeier, LogRank, Quantiles
     from randquant.statistics.moments import Covariance, LinearRegression, Mean
-    from randquant.statistics.queries import Counts, Quantiles
-    from randquant.statistics.survey_mechanism import SurveyMechanism
     from randquant.statistics.surveys import Survey, survey
-    from randquant.statistics.survival import KaplanMeier, LogRank
-    from randquant.statistics.table import Table, statistics
+    from randquant.statistics.table import SurveyMechanism, Table, statistics
     from randquant.training.federated import train
     from randquant.training.run import Run
     from randquant.training.server import Server

@@ -40,7 +40,7 @@ def test_a_face_has_all_its_names(name):
 def test_a_room_does_not_take_the_place_of_a_public_name():
     """`randquant.audit` is a room and a function: whoever came first, users get the function."""
     code = (
-        "import randquant, randquant.audit.events; assert callable(randquant.audit); "
+        "import randquant, randquant.audit.attack; assert callable(randquant.audit); "
         "from randquant import *; assert callable(audit) and callable(plan)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

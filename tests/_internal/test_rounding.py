@@ -15,9 +15,9 @@ import randquant as rq
 from randquant import cli
 from randquant._internal import formatting, round_down, round_up
 from randquant.audit import Audit
-from randquant.cli import progress
-from randquant.cli.commands import account as account_command
-from randquant.cli.commands import runs as runs_command
+from randquant.cli import guarantees as account_command
+from randquant.cli import runs as runs_command
+from randquant.cli import train as train_command
 from randquant.planning import (
     Candidate,
     DecodedError,
@@ -31,7 +31,7 @@ from randquant.planning import (
 )
 from randquant.privacy import Guarantee, Interval
 from randquant.privacy.certificates import coordinate
-from randquant.reports import comparison as compare_page
+from randquant.reports import channels as shown_channels
 from randquant.reports import plan as plan_page
 from randquant.reports import run as report
 from randquant.reports import run as runs_page
@@ -117,11 +117,11 @@ def of_a_metric() -> str:
 
 
 def of_a_table(folder: Path = Path("/runs")) -> str:
-    progress_certificate, progress._certificate = progress._certificate, lambda config: CERTIFICATE
+    own, train_command._certificate = train_command._certificate, lambda config: CERTIFICATE
     try:
-        return "\n".join(progress.table(folder, RUN))
+        return "\n".join(train_command.finished_lines(folder, RUN))
     finally:
-        progress._certificate = progress_certificate
+        train_command._certificate = own
 
 
 UPPERS = {
@@ -139,8 +139,8 @@ UPPERS = {
     "page of runs": lambda: runs_page.render_runs(FINISHED),
     "plan": lambda: "\n".join(plan_page.as_text(plan())),
     "page of a plan": lambda: plan_page.page(plan()),
-    "comparison": lambda: "\n".join(compare_page.as_text(comparison())),
-    "page of a comparison": lambda: compare_page.page(comparison()),
+    "comparison": lambda: "\n".join(shown_channels.comparison_text(comparison())),
+    "page of a comparison": lambda: shown_channels.comparison_page(comparison()),
     "out of reach": out_of_reach,
     "end of a schedule": lambda: schedule._text(UPPER),
     "out of reach of a family": of_a_family,

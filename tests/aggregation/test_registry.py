@@ -8,7 +8,14 @@ import pytest
 import randquant as rq
 from randquant import mechanisms
 from randquant._internal import serialization
-from randquant.aggregation import all_mechanisms, from_record, load, update_mechanism
+from randquant.aggregation import (
+    MechanismDefaults,
+    all_mechanisms,
+    from_record,
+    load,
+    recorded_module,
+    update_mechanism,
+)
 from randquant.aggregation import registry as records
 from randquant.cli import NamedMechanism, parse
 from randquant.mechanisms import (
@@ -23,11 +30,24 @@ from randquant.mechanisms import (
 from randquant.planning import protecting_mechanisms
 from randquant.rounds import Offer
 
+RECORDED = {
+    "AdditiveMechanism": "randquant.aggregation.additive",
+    "CentralGaussian": "randquant.aggregation.baselines",
+    "ChannelMechanism": "randquant.aggregation.coordinate",
+    "ClippedSGD": "randquant.aggregation.baselines",
+    "HelperNoise": "randquant.aggregation.helper_noise",
+    "LocalGaussian": "randquant.aggregation.baselines",
+    "SignSGD": "randquant.aggregation.sign_sgd",
+    "SurveyMechanism": "randquant.statistics.survey_mechanism",
+    "VectorMechanism": "randquant.aggregation.vector",
+}
+"""Where release 0.1.0 had its mechanisms for whole updates, as its runs recorded it."""
+
 CHANNELS = ["rqm", "pbm", "erm", "optm", "qmgeo", "mvu", "imvu", "optimal", "channel-file",
             "stochastic-rounding", "sparse-ternary"]  # fmt: skip
 MODULE = """
-from randquant.mechanisms.record import CLIP, MechanismRecord
-from randquant.mechanisms.randomized_quantization import stochastic_rounding
+from randquant.mechanisms.registry import CLIP, MechanismRecord
+from randquant.mechanisms.random_rounding import stochastic_rounding
 
 
 def fair_coin(clip: float, reach: float):
@@ -114,3 +134,19 @@ def test_a_mechanism_of_the_papers_package_is_refused_with_its_place(name, tmp_p
     ):
         with pytest.raises(ValueError, match=where):
             read()
+
+
+def test_stored_runs_know_each_of_our_classes_by_the_module_of_the_first_release():
+    """Wherever it is today: a run that began with an older version goes on."""
+    assert rq.SurveyMechanism in MechanismDefaults.__subclasses__()
+    ours = {
+        kind
+        for kind in MechanismDefaults.__subclasses__()
+        if kind.__module__.startswith("randquant.")
+    }
+    assert {kind.__qualname__: recorded_module(kind) for kind in ours} == RECORDED
+
+
+def test_stored_runs_know_a_class_of_ones_own_by_its_module():
+    own = type("VectorMechanism", (), {"__module__": "hospital.noise"})
+    assert recorded_module(own) == "hospital.noise"

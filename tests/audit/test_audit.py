@@ -24,7 +24,7 @@ from randquant.aggregation import (
     gaussian,
     update_mechanism,
 )
-from randquant.aggregation.coordinate import _nearest_single
+from randquant.aggregation.channel_mechanisms import _nearest_single
 from randquant.audit import (
     MIN_TRIAL_COUNT,
     Outcomes,
@@ -38,7 +38,7 @@ from randquant.audit import (
     worst_inputs,
 )
 from randquant.channels import wire
-from randquant.cli.commands import audit as audit_command
+from randquant.cli import guarantees as audit_command
 from randquant.mechanisms import build
 
 KEY = rq.Key.from_seed(2026)

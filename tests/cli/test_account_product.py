@@ -14,11 +14,8 @@ from command_line import as_json, refused
 
 import randquant as rq
 from randquant import cli
-from randquant.audit import pipeline
-from randquant.cli.commands import account as account_command
-from randquant.cli.commands import audit as audit_command
-from randquant.cli.commands import plan as plan_command
-from randquant.cli.commands import statistics as statistics_command
+from randquant.audit import attack
+from randquant.cli import all_commands, planning
 from randquant.statistics import table as asking
 
 NOISE, BITS = 1.75, 14
@@ -136,7 +133,7 @@ ROWS = rows()
 
 
 def test_every_option_has_a_row():
-    own = {*inspect.signature(account_command.run).parameters} - {"chosen"}
+    own = {*inspect.signature(all_commands()["account"].run).parameters} - {"chosen"}
     own -= {"certificate"}  # where a file is: `test_statement.py`
     assert own | {"mechanism", "clip_norm"} == SETTINGS.keys()
 
@@ -212,19 +209,19 @@ PLANNED = {  # option: (a value, where it must arrive)
 
 
 def test_every_option_of_a_plan_reaches_it(monkeypatch):
-    calls = caught(monkeypatch, plan_command, "plan")
+    calls = caught(monkeypatch, planning, "plan")
     fields = {field.name for field in dataclasses.fields(rq.Privacy)}
     beside_a_plan = {"unit", "numbers", "weighted_by", "spent"}
-    assert fields - beside_a_plan == set(plan_command.PRIVACY_FIELDS)
+    assert fields - beside_a_plan == set(planning.PRIVACY_FIELDS)
     called = {*inspect.signature(rq.plan).parameters} - {"privacy"}
-    assert called | set(plan_command.PRIVACY_FIELDS) == PLANNED.keys()
+    assert called | set(planning.PRIVACY_FIELDS) == PLANNED.keys()
     usual = {"population": 20, "cohort": 5, "rounds": 3, "epsilon": 8.0}
 
     def planned(**given):
         own = {name: given.pop(name) for name in ("dimension", "mechanisms") if name in given}
 
         def run():
-            plan_command.run({**usual, **given}, **{"dimension": 5, "mechanisms": None, **own})
+            planning.run_plan({**usual, **given}, **{"dimension": 5, "mechanisms": None, **own})
 
         (dimension,), options = of_command(calls, run)
         privacy = options.pop("privacy")
@@ -237,14 +234,15 @@ def test_every_option_of_a_plan_reaches_it(monkeypatch):
 
 
 def test_every_option_of_an_audit_reaches_it(monkeypatch, capsys):
-    calls = caught(monkeypatch, pipeline, "audit")
+    calls = caught(monkeypatch, attack, "audit")
     usual = {"clip_norm": 1, "noise_multiplier": 2, "bits": 16, "cohort": 3, "dimension": 2}
     other = {
         "dimension": 3, "cohort": 4, "coordinates": 1, "neighboring": "zero_out", "x": 0.5,
         "other": 0.25, "audit_trials": 99, "confidence": 0.9, "delta": 1e-3, "seed": 7,
         "trust": "aggregate",
     }  # fmt: skip
-    assert {*inspect.signature(audit_command.run).parameters} - {"chosen"} == other.keys()
+    own = {*inspect.signature(all_commands()["audit"].run).parameters}
+    assert own - {"chosen"} == other.keys()
 
     def attacked(option=None):
         given = usual if option is None else {**usual, option: other[option]}
@@ -292,11 +290,11 @@ def test_every_option_of_a_table_reaches_it(monkeypatch, tmp_path):
         "delta": 1e-8, "trust": "local", "unit": "example", "noise": "helper",
         "by_client": "ward", "seed": 9, "output": None, "certificate": None,
     }  # fmt: skip
-    assert {*inspect.signature(statistics_command.run).parameters} == other.keys()
+    assert {*inspect.signature(all_commands()["statistics"].run).parameters} == other.keys()
     usual = {"data": str(data), "queries": str(queries), "epsilon": 1.0}
 
     def asked(**given):
-        call = lambda: statistics_command.run(**{**usual, **given})  # noqa: E731
+        call = lambda: all_commands()["statistics"].run(**{**usual, **given})  # noqa: E731
         (clients, epsilon, delta), options = of_command(calls, call)
         return {"clients": json.loads(json.dumps(clients, default=_plain)), "epsilon": epsilon,
                 "delta": delta, **options}  # fmt: skip

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from command_line import refused
 
-from randquant.audit import pipeline
+from randquant.audit import attack
 from randquant.channels import Key
-from randquant.cli.commands import audit, compare, design, helper, statistics
+from randquant.cli import all_commands
 from randquant.mechanisms import design as designing
 from randquant.planning import compare as comparing
 from randquant.rounds import helper_service
@@ -19,8 +19,8 @@ from randquant.statistics import table as asking
 
 LEVELS, ORDER = {"values": None, "levels": 4}, {"constraint": "renyi"}
 SUMMED = {"trust": "aggregate"}
-COMMANDS = {  # command: (its file, what it calls, usual options, {option: (more, another value)})
-    "design": (design, designing, "optimal",
+COMMANDS = {  # command: (what it calls, usual options, {option: (more, another value)})
+    "design": (designing, "optimal",
                {"clip": 1, "epsilon": 1, "values": "-3,-0.5,0.5,3"}, {
         "clip": ({}, 2), "values": ({}, "-4,0,4"), "epsilon": ({}, 2), "levels": (LEVELS, 5),
         "objective": ({}, "mse"), "constraint": ({}, "l2"), "order": (ORDER | {"order": 2}, 3),
@@ -28,17 +28,17 @@ COMMANDS = {  # command: (its file, what it calls, usual options, {option: (more
         "free": (LEVELS, True), "lattice": (LEVELS, True),
     }),
     "audit stochastic-rounding": (
-        audit, pipeline, "audit", {"clip": 1, "levels": 2, "margin": 1, "clip_norm": 1}, {
+        attack, "audit", {"clip": 1, "levels": 2, "margin": 1, "clip_norm": 1}, {
         "chosen": ({}, 2), "dimension": ({}, 3), "trust": ({}, "aggregate"), "cohort": (SUMMED, 3),
         "coordinates": ({"dimension": 8}, 2), "neighboring": ({}, "zero_out"), "x": ({}, 0.25),
         "other": ({}, 0.25), "audit_trials": ({}, 2000), "confidence": ({}, 0.9),
         "delta": ({}, 1e-3), "seed": ({}, 1),
     }),
-    "compare": (compare, comparing, "at_equal_epsilon", {"clip": 1, "bits": 2, "epsilon": 1}, {
+    "compare": (comparing, "at_equal_epsilon", {"clip": 1, "bits": 2, "epsilon": 1}, {
         "clip": ({}, 2), "bits": ({}, 3), "epsilon": ({}, 2), "mechanisms": ({}, "rqm"),
         "objective": ({}, "mse"), "order": ({}, 4),
     }),
-    "statistics": (statistics, asking, "statistics",
+    "statistics": (asking, "statistics",
                    {"data": "a.csv", "queries": "q.toml", "epsilon": 1}, {
         "data": ({}, "b.csv"), "queries": ({}, "r.toml"), "weights": ({}, "w.toml"),
         "epsilon": ({}, 2), "delta": ({}, 1e-7),
@@ -46,7 +46,7 @@ COMMANDS = {  # command: (its file, what it calls, usual options, {option: (more
         "by_client": ({}, "ward"), "seed": ({}, 1),
     }),
     "helper serve journal": (
-        helper, helper_service, "configured_helper service",
+        helper_service, "configured_helper service",
         {"key": "a", "authority": "a", "certificate": "a", "private_key": "a"}, {
         "key": ({}, "b"), "listen": ({}, "b:1"), "authority": ({}, "b"), "certificate": ({}, "b"),
         "private_key": ({}, "b"), "directory": ({}, "b"), "least": ({}, 7), "most_sums": ({}, 8),
@@ -69,8 +69,8 @@ ELSEWHERE = {"output", "save", "certificate", "channel", "curves", "action", "pa
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_option_is_here(name):
-    command, *_, options = COMMANDS[name]
-    known = inspect.signature(command.run).parameters.keys()
+    options = COMMANDS[name][-1]
+    known = inspect.signature(all_commands()[name.split()[0]].run).parameters.keys()
     assert known - (ELSEWHERE - options.keys()) == options.keys() - {"weights"}
 
 
@@ -79,7 +79,7 @@ CASES = [(name, option) for name, each in COMMANDS.items() for option in each[-1
 
 @pytest.mark.parametrize(("name", "option"), CASES)
 def test_another_value_of_an_option_is_another_call(name, option, tmp_path, monkeypatch, capsys):
-    _, module, called, usual, options = COMMANDS[name]
+    module, called, usual, options = COMMANDS[name]
     monkeypatch.chdir(tmp_path)
     for file, text in FILES.items():
         (tmp_path / file).write_text(text)

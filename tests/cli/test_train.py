@@ -16,8 +16,8 @@ from by_name import VALUES
 import randquant as rq
 from randquant import cli
 from randquant.aggregation import AdditiveMechanism, ChannelMechanism, LocalGaussian
-from randquant.cli import all_commands, progress
-from randquant.cli.commands import train as command
+from randquant.cli import all_commands
+from randquant.cli import train as command
 from randquant.training import (
     PLACES,
     RunStore,
@@ -195,7 +195,7 @@ def test_a_command_trains_what_a_call_trains(here, capsys):
     assert load_parameters(here / "run").tolist() == load_parameters(run.folder).tolist()
     assert result["report"] == str(here / "run" / "report.html")
     assert (here / "run" / "report.html").exists()
-    out = "\n".join(progress.table(here / "run", read_finished(here / "run")))
+    out = "\n".join(command.finished_lines(here / "run", read_finished(here / "run")))
     assert str(run.guarantee) in out
     assert f"{run.upload_bytes} bytes a client and round" in out
     assert f"{run.accuracy:.4f}" in out
@@ -279,8 +279,8 @@ def test_what_a_mechanism_by_its_name_chose_by_itself_is_printed(here, capsys):
     assert command._arguments(here / "own.py", {**given, "mixing": 0.0})[1] == []
     command_line.printed(capsys, f"train own.py {NOISE} --rounds 1 --quiet --run run")
     run = read_finished(here / "run")
-    assert f"{'':<14} {note}" in progress.table(here / "run", run, [note])
-    assert progress.result(here / "run", run, [note])["notes"] == [note]
+    assert f"{'':<14} {note}" in command.finished_lines(here / "run", run, [note])
+    assert command.finished_json(here / "run", run, [note])["notes"] == [note]
 
 
 # What a file defines.
@@ -472,7 +472,7 @@ def test_the_demo_is_the_first_code_of_the_readme():
     ]
     makefile = (ROOT / "Makefile").read_text()
     assert "randquant train examples/digits.py --epsilon 8 --baseline" in makefile
-    assert command.COMMAND.example == "randquant train examples/digits.py --epsilon 8"
+    assert command.COMMANDS["train"].example == "randquant train examples/digits.py --epsilon 8"
 
 
 def test_what_a_file_prints_is_not_the_result(here, capsys):

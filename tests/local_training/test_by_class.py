@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional
 
 from randquant._internal import to_json
-from randquant.cli import progress
+from randquant.cli import train as command
 from randquant.local_training import (
     MIN_IMBALANCE_RATIO,
     ByClass,
@@ -132,7 +132,7 @@ def test_a_run_of_rare_positives_states_both_and_that_it_tells_nothing_apart(tmp
     assert [row.balanced_accuracy for row in run.history] == [0.5] * 10
     assert run.history[-1].auc == summary.auc
     assert RunSummary.from_json(json.loads(json.dumps(to_json(summary)))) == summary
-    printed = progress.table(run.folder, run.record)
+    printed = command.finished_lines(run.folder, run.record)
     shown = f"balanced accuracy 0.5000, AUC {summary.auc:.4f}"
     assert printed[0].split(maxsplit=2)[2] == f"0.8000, {shown}"
     words = Page(page(run)).words

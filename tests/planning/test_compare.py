@@ -14,8 +14,7 @@ import randquant as rq
 from randquant.channels import Channel, from_probabilities
 from randquant.mechanisms import CoordinateTarget, build, channel_mechanisms, unregister
 from randquant.planning import Unreachable, compare, tune_coordinate, tuning
-from randquant.reports import comparison
-from randquant.reports.comparison import page
+from randquant.reports.channels import comparison_json, comparison_notes, comparison_page
 
 
 @pytest.fixture
@@ -129,8 +128,8 @@ def test_every_mechanism_is_compared_unless_some_are_chosen(monkeypatch):
     quick = compare.at_equal_epsilon(1.0, [1], 1.0)
     assert list(quick.left_out) == ["optm"]
     assert {e.mechanism for e in quick.entries} == {e.mechanism for e in found.entries} - {"optm"}
-    assert "--mechanisms all adds it" in comparison.notes(quick)[0]
-    assert comparison.as_json(quick)["left_out"] == ["optm"]
+    assert "--mechanisms all adds it" in comparison_notes(quick)[0]
+    assert comparison_json(quick)["left_out"] == ["optm"]
 
 
 def test_a_mechanism_with_one_number_is_calibrated_unasked(registry):
@@ -174,7 +173,7 @@ def test_a_page_of_given_channels_tells_them_apart_and_says_what_is_not_drawn():
     small = {"clip": 1.5, "theta": 0.25, "trials": 15}, {"clip": 2.0, "theta": 0.1, "trials": 3}
     given = [("pbm", each) for each in small]
     given.append(("qmgeo", {"clip": 1.5, "levels": 16, "p": 0.2}))
-    text = page(compare.compare_channels(given, order=8.0))
+    text = comparison_page(compare.compare_channels(given, order=8.0))
     check_self_contained(text)
     check_charts(text)
     for words in ("pbm 1", "pbm 2", "Infinite and not drawn: qmgeo.", "Clips differ"):

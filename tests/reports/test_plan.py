@@ -11,7 +11,7 @@ from randquant import cli
 from randquant._internal.formatting import round_up
 from randquant.planning import Candidate, DecodedError, Limit, compare
 from randquant.privacy import Interval
-from randquant.reports import comparison, plan
+from randquant.reports import channels, plan
 
 PLANNED = rq.plan(9, 100, 10, 5, 8.0, mechanisms=["skellam"], privacy=rq.Privacy(bits=16))
 
@@ -72,7 +72,7 @@ def measured(name, epsilon, mse):
 def test_a_comparison_has_its_channels_full_and_its_curves_as_steps():
     found = [measured("a", 1.0000001, 0.5), measured("b", math.inf, 0.2)]
     curves = {(4, "a"): [(2.0, 0.3), (1.0, 0.5)]}
-    (figure,) = comparison.figures(rq.Comparison(found, 2.0, tradeoff=curves))
+    (figure,) = channels.comparison_figures(rq.Comparison(found, 2.0, tradeoff=curves))
     first, other = figure.series
     assert [(mark.x, mark.best) for mark in first.marks] == [
         (1.0000001, True), (1.0, False), (2.0, False),

@@ -400,9 +400,9 @@ def test_a_log_rank_test_rejects_a_true_hypothesis_in_5_of_100(case):
 
 
 def test_too_short_intervals_are_noticed(monkeypatch):
-    from randquant.statistics import estimate, moments
+    from randquant.statistics import moments, surveys
 
-    monkeypatch.setattr(estimate, "LAPLACE_HALF_WIDTH", 1.3)
+    monkeypatch.setattr(surveys, "LAPLACE_HALF_WIDTH", 1.3)
     monkeypatch.setattr(moments, "NORMAL_HALF_WIDTH", 1.3)
     with pytest.raises(AssertionError):
         assert_honest(misses(setting("even values", "pure"), 5 * QUICK))

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 import randquant as rq
 from randquant.aggregation import AdditiveMechanism, CentralGaussian, ClippedSGD
-from randquant.cli import progress
+from randquant.cli import train as command
 from randquant.local_training import make_problem
 from randquant.rounds import ParameterFreeStep
 from randquant.training import (
@@ -58,7 +58,7 @@ def test_raw_targets_of_a_regression_are_told(tmp_path):
     assert run.loss > 10_000
     page = rq.report(run, tmp_path / "page.html").read_text()
     assert html.escape(run.summary.advice) in page
-    assert f"advice         {run.summary.advice}" in progress.table(run.folder, RunRecord(
+    assert f"advice         {run.summary.advice}" in command.finished_lines(run.folder, RunRecord(
         run.config, run.history, run.summary))  # fmt: skip
 
 

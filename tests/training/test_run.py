@@ -10,7 +10,7 @@ from torch import nn
 
 from randquant import cli
 from randquant._internal import round_up
-from randquant.cli import progress
+from randquant.cli import train as command
 from randquant.privacy import SIMULATED
 from randquant.reports import render_run
 from randquant.reports import run as page
@@ -29,9 +29,9 @@ def trained(request, tmp_path_factory):
 def test_it_is_in_the_line_of_the_guarantee(trained):
     folder, run, seeded = trained
     assert str(run.summary.guarantee).endswith(f"; {SIMULATED}" if seeded else "central trust)")
-    [line] = [line for line in progress.table(folder, run) if line.startswith("guarantee")]
+    [line] = [line for line in command.finished_lines(folder, run) if line.startswith("guarantee")]
     assert (SIMULATED in line) == seeded
-    assert progress.result(folder, run)["guarantee"]["simulated"] is seeded
+    assert command.finished_json(folder, run)["guarantee"]["simulated"] is seeded
     assert (SIMULATED in str(page.facts(Run(nn.Identity(), run, folder, declared=2)))) == seeded
     assert (SIMULATED in Page(render_run(run)).words) == seeded
 

@@ -17,10 +17,19 @@ import randquant as rq
 from randquant import cli
 from randquant._internal import files, round_up, serialization
 from randquant._internal.database import Database
+from randquant.aggregation import LocalGaussian, SignSGD
 from randquant.mechanisms import build
 from randquant.privacy import save_channel
 from randquant.reports import report_run
-from randquant.training import Algorithm, RunStore, Task, TrainConfig, read_finished, read_run
+from randquant.training import (
+    Algorithm,
+    RunStore,
+    Task,
+    TrainConfig,
+    mechanism_fingerprint,
+    read_finished,
+    read_run,
+)
 from randquant.training.runs import execution as runs
 
 
@@ -451,3 +460,18 @@ def test_what_cohorts_or_a_share_of_the_target_followed_from_stays_as_it_was(set
     begun = runs.digest(config)
     assert {n for n in changes if runs.digest(config.changed(**{n: changes[n]})) != begun} == fixed
     assert runs.digest(config.changed(cohort=5)) != begun
+
+
+RECORDED_FINGERPRINTS = {
+    LocalGaussian(1.0, 2.0): "5b9c4055a445a94a6bbc80494e12fedef64a740b8d92f5ad201e062bae7ec523",
+    SignSGD(1.0, 2.0): "a942d12e87c0dcf2b42bc22634fca4610630d54b6884fbc6f769a2ae11f0767d",
+    rq.VectorMechanism(rq.stochastic_rounding(0.5, 2, 0.5), 1.0):
+        "23d691ceda4d045018e9984532093f13ebee425ca72ef06b386a496abb638151",
+}  # fmt: skip
+"""What runs of release 0.1.0 stored, by the mechanism that was given to them as an object."""
+
+
+@pytest.mark.parametrize("mechanism", RECORDED_FINGERPRINTS, ids=lambda m: type(m).__name__)
+def test_a_mechanism_of_a_stored_run_is_known_again(mechanism):
+    config = TrainConfig(Task(2), "own", cohort=1)
+    assert mechanism_fingerprint(config, mechanism, 5) == RECORDED_FINGERPRINTS[mechanism]

@@ -10,7 +10,7 @@ import torch
 
 from randquant import cli
 from randquant.aggregation import update_mechanism
-from randquant.cli import progress
+from randquant.cli import train as command
 from randquant.local_training import Local
 from randquant.privacy import GaussianRelease, Guarantee, account
 from randquant.privacy.accounting import ledger
@@ -99,7 +99,7 @@ def test_fewer_rounds_after_a_look_leave_the_figure_of_those_declared(rounds, tm
     interrupted.begin(folder, CONFIG, 5)
     run = problems.train_run(folder, changes={"rounds": rounds})
     report_run(folder)
-    said = "\n".join(progress.table(folder, run))
+    said = "\n".join(command.finished_lines(folder, run))
     assert "epsilon <= 5.81237 at delta = 1e-05" in said
     assert f"before round {rounds + 1} of {PLANNED}: the guarantee is of them all" in said
     summary = read_finished(folder).summary

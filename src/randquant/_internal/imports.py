@@ -51,7 +51,7 @@ def lazily(name: str) -> None:
     Example:
         >>> import randquant
         >>> type(randquant).__name__, randquant.rqm.__module__
-        ('Face', 'randquant.mechanisms.randomized_quantization')
+        ('Face', 'randquant.mechanisms.random_rounding')
     """
     package = sys.modules[name]
     assert package.__spec__ is not None

@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from randquant._internal import files, serialization, validate
-from randquant.aggregation.coordinate import ChannelMechanism
+from randquant.aggregation.channel_mechanisms import ChannelMechanism, VectorMechanism
 from randquant.aggregation.mechanism import UpdateMechanism
-from randquant.aggregation.vector import VectorMechanism
 from randquant.channels.channel import Channel
-from randquant.mechanisms.record import MechanismRecord
-from randquant.mechanisms.registry import add, build, known_mechanisms, records_in
+from randquant.mechanisms.registry import MechanismRecord, add, build, known_mechanisms, records_in
 from randquant.privacy.certificates.coordinate import channel_from_record
 from randquant.privacy.certificates.sum_curvature import check_work
 from randquant.privacy.guarantee import Trust
@@ -154,7 +152,7 @@ FORMAT = "randquant mechanism, version 1"
 def _survey_mechanism(survey: str) -> UpdateMechanism:
     # Its room is to the right of this one, so it is imported by name, when a file first asks for
     # it.
-    module = importlib.import_module("randquant.statistics.survey_mechanism")
+    module = importlib.import_module("randquant.statistics.table")
     return module.SurveyMechanism(survey)
 
 
@@ -215,6 +213,34 @@ def _check_fields(constructor: Callable[..., UpdateMechanism], fields: Mapping[s
         raise ValueError(f"Expected fields {', '.join(parameters)}, got {', '.join(unknown)} too.")
     if missing := [name for name in wanted if name not in fields]:
         raise ValueError(f"Expected fields {', '.join(wanted)}, got no {', '.join(missing)}.")
+
+
+RECORDED_MODULES = {
+    "AdditiveMechanism": "randquant.aggregation.additive",
+    "CentralGaussian": "randquant.aggregation.baselines",
+    "ChannelMechanism": "randquant.aggregation.coordinate",
+    "ClippedSGD": "randquant.aggregation.baselines",
+    "HelperNoise": "randquant.aggregation.helper_noise",
+    "LocalGaussian": "randquant.aggregation.baselines",
+    "SignSGD": "randquant.aggregation.sign_sgd",
+    "SurveyMechanism": "randquant.statistics.survey_mechanism",
+    "VectorMechanism": "randquant.aggregation.vector",
+}
+"""Modules by which stored runs know the mechanisms of this package, by class: those of release
+0.1.0, wherever a class is today."""
+
+
+def recorded_module(kind: type) -> str:
+    """Return the module by which stored runs know a mechanism's class; a user's own is its module.
+
+    Example:
+        >>> from randquant.aggregation import VectorMechanism
+        >>> recorded_module(VectorMechanism)
+        'randquant.aggregation.vector'
+    """
+    if kind.__module__.partition(".")[0] != __name__.partition(".")[0]:
+        return kind.__module__
+    return RECORDED_MODULES.get(kind.__qualname__, kind.__module__)
 
 
 def save(mechanism: UpdateMechanism, path: str | Path) -> None:

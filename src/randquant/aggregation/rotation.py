@@ -17,7 +17,7 @@ import numpy as np
 
 from randquant._internal import validate
 from randquant.aggregation.clipping import clip_to_norm
-from randquant.aggregation.mechanism import CoordinateError
+from randquant.aggregation.mechanism import CoordinateError, check_seed, mean_error
 from randquant.channels import wire
 from randquant.channels.keys import Key
 
@@ -335,6 +335,41 @@ class Projection:
         )
 
 
+class ProjectedUpdates:
+    """The part of mechanisms that clip and rotate whole updates, and send all or some coordinates.
+
+    A mechanism names it before `MechanismDefaults`; the fields are those of `VectorMechanism`.
+    """
+
+    __slots__ = ()
+
+    clip_norm: float
+    rotation_seed: int
+    coordinates: int | None
+    subset_seed: int | None
+
+    def _check_projection(self) -> None:
+        validate.whole("rotation_seed", self.rotation_seed, low=0, high=2**64 - 1)
+        check_coordinates(self.coordinates)
+        check_seed(self.subset_seed)
+
+    def in_round(self: Any, seed: int) -> Any:
+        check_seed(seed)
+        return self if self.coordinates is None else replace(self, subset_seed=seed)
+
+    def projection(self, dimension: int) -> Projection:
+        return Projection(
+            dimension, self.clip_norm, self.rotation_seed, self.coordinates, self.subset_seed
+        )
+
+    def size(self, dimension: int) -> int:
+        return self.projection(dimension).size
+
+    def expected_error(self: Any, dimension: int) -> CoordinateError:
+        projection = self.projection(dimension)
+        return projection.error(mean_error(self, dimension, projection.rotated))
+
+
 def unrotated(clip: str, threshold: float, dimension: int) -> dict[str, Any]:
     """Return the fields `update` of a certificate file, of an update that is sent as it is clipped.
 
@@ -345,11 +380,6 @@ def unrotated(clip: str, threshold: float, dimension: int) -> dict[str, Any]:
     """
     size = {"dimension": dimension, "rotated": dimension, "sent": dimension}
     return {"clip": clip, "threshold": float(threshold), **size}
-
-
-def check_seed(seed: int | None) -> None:
-    if seed is not None:
-        validate.whole("subset_seed", seed, low=0, high=2**64 - 1, why="it is 8 bytes")
 
 
 def check_coordinates(coordinates: int | None) -> None:

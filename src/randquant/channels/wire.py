@@ -488,7 +488,7 @@ def coded(coding: Coding, size: int) -> int:
 def sum_bits(levels: int, clients: int) -> int:
     """Return the bits per coordinate in which any sum of `clients` clients' codes is exact.
 
-    `aggregation.modulus` says how many fewer suffice.
+    `aggregation.channel_mechanisms.sum_bits` says how many fewer suffice.
 
     Example:
         >>> sum_bits(2, 200), sum_bits(16, 40)

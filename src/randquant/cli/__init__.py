@@ -1,4 +1,4 @@
-"""The command line: one file a command, in `commands/`."""
+"""The command line: commands of one kind share a file."""
 
 from typing import TYPE_CHECKING
 

@@ -95,10 +95,10 @@ def app(words: Sequence[str] = ()) -> App:
     )
     top.register_install_completion_command()
     everything = words[:1] == [options.EVERYTHING]
-    for name in options.command_names():
+    for name, (_, text) in options.command_texts().items():
         if everything or words[:1] == [name]:
             rest = words[:1] if everything else words[1:]
             top.command(options.import_command(name).app(name, rest))
         else:
-            top.command(App(name, help=options.purpose(name)))
+            top.command(App(name, help=text))
     return top

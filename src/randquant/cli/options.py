@@ -9,6 +9,7 @@ import importlib.util
 import inspect
 import json
 import pkgutil
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,9 +33,7 @@ from randquant._internal.progress import WaitingBar, reporting
 from randquant._internal.serialization import to_json, write_atomic
 from randquant._internal.validate import nearest
 from randquant.aggregation.registry import all_mechanisms
-from randquant.cli import commands
-from randquant.mechanisms.record import MechanismRecord, parameter_hint
-from randquant.mechanisms.registry import channel_mechanisms
+from randquant.mechanisms.registry import MechanismRecord, channel_mechanisms, parameter_hint
 from randquant.training import config
 
 # From declarations to options of the command line.
@@ -322,9 +321,9 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One command: a file `commands/NAME.py` with `COMMAND = Command(...)` adds it.
+    """One command: a file beside this one adds it to its `COMMANDS`, by name.
 
-    The first line of the file's docstring is its help text: "`randquant NAME`: what it does."
+    A paragraph of the file's docstring is its help text: "`randquant NAME`: what it does."
 
     Attributes:
         run: its action. Its parameters, declared as in `randquant._internal.declared`, are the
@@ -353,7 +352,7 @@ class Command:
                 are declared, or all of them with EVERYTHING.
         """
         end = f"example: {self.example}"
-        app = App(name, help=purpose(name), help_epilogue=end, help_format="plaintext")
+        app = App(name, help=command_texts()[name][1], help_epilogue=end, help_format="plaintext")
         if self.mechanisms is None:
             app.default(self._call(self.settings(words) if self.settings else [], dict))
             return app
@@ -424,26 +423,26 @@ class Invocation:
             return self.command.run(*self.values, **self.options)
 
 
-def command_names() -> list[str]:
-    return sorted(module.name for module in pkgutil.iter_modules(commands.__path__))
+@functools.cache
+def command_texts() -> dict[str, tuple[str, str]]:
+    """Return each command's module and help text, by its name, from the docstrings of all files."""
+    # Files are parsed, not imported: `randquant --help` would import torch for `train`.
+    package, found = __name__.rpartition(".")[0], {}
+    for module in pkgutil.iter_modules(importlib.import_module(package).__path__, f"{package}."):
+        spec = importlib.util.find_spec(module.name)
+        source = spec.loader.get_source(spec.name)  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue]
+        docstring = ast.get_docstring(ast.parse(source)) or ""
+        for name, text in re.findall(r"^`randquant (\w+)`: (.+)$", docstring, re.MULTILINE):
+            found[name] = module.name, text[:1].upper() + text[1:]
+    return dict(sorted(found.items()))
 
 
 def import_command(name: str) -> Command:
-    return importlib.import_module(f"{commands.__name__}.{name}").COMMAND
+    return importlib.import_module(command_texts()[name][0]).COMMANDS[name]
 
 
 def all_commands() -> dict[str, Command]:
-    return {name: import_command(name) for name in command_names()}
-
-
-def purpose(name: str) -> str:
-    """Return a command's help text, from the docstring of its file."""
-    # The file is parsed, not imported: `randquant --help` would import torch for `train`.
-    spec = importlib.util.find_spec(f"{commands.__name__}.{name}")
-    source = spec.loader.get_source(spec.name)  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue]
-    line = (ast.get_docstring(ast.parse(source)) or "").partition("\n\n")[0]
-    text = " ".join(line.partition(": ")[2].split())
-    return text[:1].upper() + text[1:]
+    return {name: import_command(name) for name in command_texts()}
 
 
 def selected_fields(record: Any, *names: str) -> dict[str, Any]:

@@ -1,27 +1,26 @@
 """The mechanisms of the papers, each a constructor from parameters to a Channel.
 
-A mechanism joins every command, table and contract test by the record in its own file.
+A mechanism joins every command, table and contract test by the record in its file.
 """
 
 from typing import TYPE_CHECKING
 
 from randquant._internal.imports import lazily
-from randquant.mechanisms.bins import erm, two_bins
+from randquant.mechanisms.binomial_codes import imvu, pbm
 from randquant.mechanisms.from_design import mvu
-from randquant.mechanisms.interpolated import imvu
-from randquant.mechanisms.optimal_mechanism import optm
-from randquant.mechanisms.poisson_binomial import pbm
-from randquant.mechanisms.randomized_quantization import rqm, stochastic_rounding
-from randquant.mechanisms.record import (
+from randquant.mechanisms.random_rounding import qmgeo, rqm, sparse_ternary, stochastic_rounding
+from randquant.mechanisms.registry import (
     CoordinateFamily,
     CoordinateTarget,
     MechanismRecord,
     UpdateFamily,
     UpdateSetting,
+    build,
+    channel_mechanisms,
+    register,
+    unregister,
 )
-from randquant.mechanisms.registry import build, channel_mechanisms, register, unregister
-from randquant.mechanisms.ternary_codes import sparse_ternary
-from randquant.mechanisms.truncated_geometric import qmgeo
+from randquant.mechanisms.two_bin_family import erm, optm, two_bins
 
 if TYPE_CHECKING:
     from randquant.mechanisms.design import Fisher, Metric, Pure, Renyi, named_constraint, optimal
@@ -35,8 +34,8 @@ if TYPE_CHECKING:
         DiscreteLaplace,
         Skellam,
     )
+    from randquant.mechanisms.random_rounding import MIN_ACTIVE_CODES, MIN_COHORT
     from randquant.mechanisms.registry import add, records_in
-    from randquant.mechanisms.ternary_codes import MIN_ACTIVE_CODES, MIN_COHORT
 
 __all__ = [
     "CoordinateFamily",

@@ -11,7 +11,7 @@ import numpy as np
 
 from randquant._internal import validate
 from randquant.channels.channel import MAX_MAGNITUDE, Channel
-from randquant.mechanisms.record import (
+from randquant.mechanisms.registry import (
     CLIP,
     EPSILON,
     INPUTS,

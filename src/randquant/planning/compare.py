@@ -10,8 +10,7 @@ from randquant._internal import validate
 from randquant._internal.formatting import round_up
 from randquant._internal.progress import report, step, waiting
 from randquant.channels.channel import Channel, Moments, moments
-from randquant.mechanisms.record import AverageError, CoordinateTarget
-from randquant.mechanisms.registry import build
+from randquant.mechanisms.registry import AverageError, CoordinateTarget, build
 from randquant.planning.tuning import (
     Unreachable,
     quick_coordinate_mechanisms,

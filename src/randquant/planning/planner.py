@@ -10,8 +10,8 @@ from typing import Any, Literal
 from randquant._internal import validate
 from randquant._internal.formatting import round_up
 from randquant._internal.progress import report, step, waiting
+from randquant.aggregation.additive import HELPER_NOISE
 from randquant.aggregation.baselines import LocalGaussian
-from randquant.aggregation.helper_noise import HELPER_NOISE
 from randquant.aggregation.layout import update_dimension
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.registry import all_mechanisms, known_name

@@ -11,10 +11,14 @@ from scipy.special import log_ndtr, ndtr
 
 from randquant._internal import formatting, validate
 from randquant._internal.formatting import round_up
-from randquant.aggregation.helper_noise import describe_parties
+from randquant.aggregation.additive import describe_parties
 from randquant.aggregation.mechanism import UpdateMechanism
-from randquant.mechanisms.record import CLIP_RMS_UNITS, CLOSE_CLIP_RMS_UNITS, UpdateSetting
-from randquant.mechanisms.registry import channel_mechanisms
+from randquant.mechanisms.registry import (
+    CLIP_RMS_UNITS,
+    CLOSE_CLIP_RMS_UNITS,
+    UpdateSetting,
+    channel_mechanisms,
+)
 from randquant.planning.privacy import Privacy
 from randquant.planning.tuning import tuned_mechanism
 from randquant.privacy.accounting.accountant import by_relation, under_other_relation
@@ -264,7 +268,8 @@ class Candidate:
         guarantee: the accountant's guarantee; None if the target is out of reach.
         noise: its error; None likewise.
         bytes_up: what one client uploads in one round, header included; under `aggregate` trust a
-            vector masked for a sum of the cohort.
+            vector masked for a sum of the cohort. It is `upload_bytes` of the mechanism; users and
+            the JSON of plans have it by this name.
         bytes_run: what all clients upload in all rounds.
         bytes_plain: what one client would upload as plain codes, header included: the same under
             `local` trust, less where codes are masked for a sum.

@@ -17,7 +17,7 @@ from randquant._internal.progress import report
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.registry import all_mechanisms, update_mechanism
 from randquant.channels.channel import Channel, moments
-from randquant.mechanisms.record import (
+from randquant.mechanisms.registry import (
     AverageError,
     CoordinateFamily,
     CoordinateTarget,
@@ -26,8 +26,9 @@ from randquant.mechanisms.record import (
     Point,
     UpdateFamily,
     UpdateSetting,
+    build,
+    channel_mechanisms,
 )
-from randquant.mechanisms.registry import build, channel_mechanisms
 from randquant.planning.calibration import Calibration, calibrate
 from randquant.privacy.accounting.sampling import HiddenCohorts
 from randquant.privacy.certificates.coordinate import Certificate, certify

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     )
     from randquant.reports.figures import checked as figure_from_json
     from randquant.reports.figures import plain as figure_to_json
-    from randquant.reports.guarantee_text import LARGE_EPSILON
     from randquant.reports.notebook import display
     from randquant.reports.pages import (
         CHARTS_FILE,
+        LARGE_EPSILON,
         DataTable,
         Group,
         Notes,

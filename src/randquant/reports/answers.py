@@ -9,11 +9,11 @@ from typing import Any
 from randquant._internal import formatting
 from randquant._internal.formatting import bound, minus
 from randquant.privacy.guarantee import SIMULATED, Guarantee, Interval
-from randquant.reports import guarantee_text, pages
+from randquant.reports import pages
 from randquant.reports.figures import Axis, BandedCurve, Figure, Intervals, Ranged
 from randquant.reports.notebook import Facts
 from randquant.reports.pages import DataTable, Paragraphs, Section
-from randquant.statistics.estimate import Answer, Estimate, ends
+from randquant.statistics.query import Answer, Estimate, ends
 from randquant.statistics.table import Table
 
 COLUMN_NAMES = ("", "estimate", "95 % interval", "among these records", "noise", "sampling")
@@ -144,7 +144,7 @@ def page(table: Table) -> str:
     cards = [
         ("Records", f"{table.records:,}", [f"of {formatting.count(table.clients, 'client')}"]),
         ("Guarantee", bound(guarantee.epsilon),
-         [f"{about}, one {guarantee.unit}", *guarantee_text.other_figure(table.other_relation),
+         [f"{about}, one {guarantee.unit}", *pages.other_figure(table.other_relation),
           *[SIMULATED] * guarantee.simulated]),
         ("Questions", str(len(table)), [formatting.count(
             sum(map(len, table.values())), "estimate") + " in one account"]),
@@ -158,7 +158,7 @@ def page(table: Table) -> str:
         Section("Answers", figures(table)),
         Section("", [DataTable(*facts(table), "numbers")], columns=False),
         Section("What it means", [Paragraphs(paragraphs)], columns=False, text=True),
-        guarantee_text.coverage(table.guarantee, COVERED, UNCOVERED),
+        pages.coverage(table.guarantee, COVERED, UNCOVERED),
     ]
     lead = "Statistics of clients' records, from one noisy sum that answers all questions."
     return pages.report("randquant statistics", "A table", _title(table), lead, sections,
@@ -176,7 +176,7 @@ def _promise(guarantee: Guarantee) -> str:
     if guarantee.unit == "example":
         change = "Replace one record of one client by any other."
     # A table's observers differ from those of training, which see models.
-    observer = guarantee_text.observer(guarantee)
+    observer = pages.observer(guarantee)
     if guarantee.trust == "central":
         observer = "someone who sees this table"
     elif guarantee.trust == "aggregate":

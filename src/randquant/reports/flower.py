@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from randquant._internal import formatting
-from randquant.reports import guarantee_text, pages
+from randquant.reports import pages
 from randquant.reports.figures import Axis, Figure, line_chart
 from randquant.reports.notebook import Facts
 from randquant.reports.pages import DataTable, Notes, Paragraphs, Section
@@ -77,7 +77,7 @@ def page(history: History) -> str:
     table = DataTable(*facts(history), "numbers")
     sections = [
         Section("What the guarantee means", [_meaning(history)], columns=False, text=True),
-        guarantee_text.coverage(history.guarantee, COVERED, UNCOVERED),
+        pages.coverage(history.guarantee, COVERED, UNCOVERED),
         Section("Rounds", figures(history)),
         Section("Details", [table, *([Notes(notes)] if notes else [])], columns=False),
     ]
@@ -105,7 +105,7 @@ def _guarantee(history: History) -> Card:
     guarantee, target = history.guarantee, history.target
     lines = [
         f"at δ = {formatting.minus(formatting.plain(guarantee.delta))}",
-        *guarantee_text.other_figure(history.other_relation),
+        *pages.other_figure(history.other_relation),
         "no target was set" if target is None else f"target: {formatting.bound(target)}",
     ]
     unit = "client" if guarantee.unit == "client" else "example, not of all data of a client"
@@ -148,10 +148,10 @@ def _meaning(history: History) -> Paragraphs:
         counts_on_others = summed and HELPER_ADDS_NOISE not in history.assumes
         assumed += f" {MEMBERS if history.helped else DIRECTORY}" * counts_on_others
         items = [
-            ("What is promised.", guarantee_text.promise(guarantee)),
-            *guarantee_text.comparison(guarantee, history.other_relation),
+            ("What is promised.", pages.promise(guarantee)),
+            *pages.how_to_compare(guarantee, history.other_relation),
             ("What it assumes.", assumed),
-            *guarantee_text.size(guarantee),
+            *pages.how_large(guarantee),
         ]
     if summed:
         text = (
@@ -160,7 +160,7 @@ def _meaning(history: History) -> Paragraphs:
             f"{_largest(rows, 'plain_bytes')}, which the server would see one by one). "
             f"{IN_ONE if history.helped else IN_STEPS}"
         )
-        items += [("What was sent.", text), *guarantee_text.hostile(history.hostile)]
+        items += [("What was sent.", text), *pages.hostile_client(history.hostile)]
     return Paragraphs(items)
 
 

@@ -1,8 +1,8 @@
 """Display of values: `plot`, `report`, and the output of a notebook.
 
-Values do not depend on this. Each kind of value has a module here with its pictures, its table of
-facts and its page; it is looked up by the name of the value's class, so that no module is imported
-before it is needed.
+Values do not depend on this. Each kind of value has functions here for its pictures, its table of
+facts and its page; they are looked up by the name of the value's class, so that no module is
+imported before it is needed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 FACTS_SUFFIX = ".facts.json"
@@ -22,15 +21,16 @@ Facts = tuple[str, Sequence[str], Sequence[Sequence[str]]]
 """A table's title, its columns and its rows."""
 
 HOMES = {
-    "randquant.channels.channel.Channel": "channel",
-    "randquant.privacy.certificates.coordinate.Certificate": "certificate",
-    "randquant.planning.compare.Comparison": "comparison",
-    "randquant.planning.plans.Plan": "plan",
-    "randquant.training.run.Run": "run",
-    "randquant.rounds.store.History": "flower",
-    "randquant.statistics.table.Table": "answers",
+    "randquant.channels.channel.Channel": "channels.channel_",
+    "randquant.privacy.certificates.coordinate.Certificate": "channels.certificate_",
+    "randquant.planning.compare.Comparison": "channels.comparison_",
+    "randquant.planning.plans.Plan": "plan.",
+    "randquant.training.run.Run": "run.",
+    "randquant.rounds.store.History": "flower.",
+    "randquant.statistics.table.Table": "answers.",
 }
-"""The module here that shows each class, by its functions `figures`, `facts` and `page`."""
+"""The module here that shows each class, and how the names of its functions begin, which end in
+`figures`, `facts` and `page`."""
 
 
 def plot(value: Any) -> Any:
@@ -57,7 +57,7 @@ def plot(value: Any) -> Any:
     """
     from randquant.reports import charts
 
-    return charts.chart(*_home(value).figures(value))
+    return charts.chart(*_function("figures", value)(value))
 
 
 def report(value: Any, path: str | Path, *, uncovered: bool = False) -> Path:
@@ -86,14 +86,13 @@ def report(value: Any, path: str | Path, *, uncovered: bool = False) -> Path:
         >>> path.read_text().startswith("<!doctype html>")
         True
     """
-    home = _home(value)
-    if uncovered and home.__name__ != "randquant.reports.run":
+    page, archive = _function("page", value), _function("archive", value)
+    if uncovered and page.__module__ != "randquant.reports.run":
         raise ValueError(
             f"Expected a Run with uncovered=True, got a {type(value).__name__}: its page leaves "
             "out nothing that could be shown."
         )
-    text = home.page(value, uncovered=True) if uncovered else home.page(value)
-    archive = getattr(home, "archive", None)
+    text = page(value, uncovered=True) if uncovered else page(value)
     return write_page(Path(path), text, None if archive is None else archive(value))
 
 
@@ -119,16 +118,18 @@ def display(value: Any) -> str:
     """
     from randquant.reports import pages
 
-    home = _home(value)
-    title, columns, rows = home.facts(value)
-    return pages.fragment(pages.DataTable(title, columns, rows, "numbers"), home.figures(value))
+    title, columns, rows = _function("facts", value)(value)
+    figures = _function("figures", value)(value)
+    return pages.fragment(pages.DataTable(title, columns, rows, "numbers"), figures)
 
 
-def _home(value: Any) -> ModuleType:
-    # Subclasses are shown as their parent class.
+def _function(end: str, value: Any) -> Any:
+    # Subclasses are shown as their parent class; None if a kind of value has no such function.
     for each in type(value).__mro__:
         if name := HOMES.get(f"{each.__module__}.{each.__qualname__}"):
-            return importlib.import_module(f"randquant.reports.{name}")
+            module, _, start = name.partition(".")
+            home = importlib.import_module(f"randquant.reports.{module}")
+            return getattr(home, start + end, None)
     known = ", ".join(name.rpartition(".")[2] for name in HOMES)
     raise TypeError(f"Expected one of {known}, got {type(value).__name__}: nothing else is shown.")
 

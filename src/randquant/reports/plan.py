@@ -8,12 +8,12 @@ from typing import Any
 from randquant._internal import formatting
 from randquant._internal.formatting import count, minus, round_up
 from randquant._internal.serialization import to_json
-from randquant.aggregation.worst_case_influence import describe_influence
+from randquant.aggregation.mechanism import describe_influence
 from randquant.mechanisms.registry import channel_mechanisms, notes_on
 from randquant.planning.plans import Candidate, DecodedError, Need, Plan, code, other_guarantee
 from randquant.privacy.accounting.accountant import other_relation, other_relation_lines
 from randquant.privacy.guarantee import MODEL_TERMS
-from randquant.reports import guarantee_text, pages
+from randquant.reports import pages
 from randquant.reports.figures import Axis, Figure, Mark, ScatterPlot, Series
 from randquant.reports.notebook import Facts
 from randquant.reports.pages import CodeLine, DataTable, Notes, Section
@@ -78,9 +78,9 @@ def figures(plan: Plan) -> list[Figure]:
     series = []
     for label, size, deviation in points:
         dominated = any(
-            bytes_up <= size and error <= deviation
-            for _, bytes_up, error in points
-            if (bytes_up, error) != (size, deviation)
+            upload_bytes <= size and error <= deviation
+            for _, upload_bytes, error in points
+            if (upload_bytes, error) != (size, deviation)
         )
         text = f"{label}: error {deviation:.4g}, {formatting.byte_size(size)} in a round"
         mark = Mark(label, text, size, deviation, not dominated)
@@ -160,7 +160,7 @@ def page(plan: Plan) -> str:
         line = CodeLine(code(plan.recommended, plan.need))
         sections.append(Section("Recommended", [line, Notes(_guaranteed(plan))], columns=False))
     sections.append(
-        guarantee_text.coverage_without_data(
+        pages.coverage_without_data(
             "Everything that one client would send in the whole run, by the printed epsilon.",
             "Errors are those of noise and rounding and say nothing of the task. A length of the "
             "means, or a threshold, that was found by looking at clients' data costs what no "

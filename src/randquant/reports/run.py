@@ -14,14 +14,14 @@ from randquant._internal import formatting
 from randquant._internal.formatting import minus
 from randquant._internal.imports import __version__
 from randquant._internal.serialization import to_json
-from randquant.aggregation.helper_noise import parties_notes
-from randquant.aggregation.worst_case_influence import describe_influence
+from randquant.aggregation.additive import parties_notes
+from randquant.aggregation.mechanism import describe_influence
 from randquant.channels.channel import Channel
 from randquant.mechanisms.registry import notes_on
 from randquant.privacy.certificates.coordinate import certify
 from randquant.privacy.guarantee import MODEL_TERMS, NEIGHBORINGS, SIMULATED, Guarantee
-from randquant.reports import guarantee_text, pages
-from randquant.reports.channel import ACROSS, UP, codes_sent, divergences
+from randquant.reports import pages
+from randquant.reports.channels import ACROSS, UP, codes_sent, divergences
 from randquant.reports.figures import COLORS, Axis, Figure, line_chart
 from randquant.reports.notebook import Facts, write_page
 from randquant.reports.pages import DataTable, Notes, Paragraphs, Part, Section
@@ -118,8 +118,8 @@ def _archived(record: RunRecord, folder: Path) -> dict[str, Any]:
     return {
         "randquant": __version__,
         **run_facts(record, baseline and baseline.summary),
-        "seen_by": summary.guarantee and guarantee_text.observer(summary.guarantee),
-        "covered": guarantee_text.covered_by(summary.guarantee, COVERED),
+        "seen_by": summary.guarantee and pages.observer(summary.guarantee),
+        "covered": pages.covered_by(summary.guarantee, COVERED),
         "not_covered": _not_covered(record, baseline, uncovered=False),
     }
 
@@ -196,9 +196,7 @@ def render(
                 columns=False,
                 text=True,
             ),
-            guarantee_text.coverage(
-                run.summary.guarantee, COVERED, _not_covered(run, baseline, uncovered)
-            ),
+            pages.coverage(run.summary.guarantee, COVERED, _not_covered(run, baseline, uncovered)),
             Section("Training", training_charts(run, baseline)),
             Section("Not covered by the guarantee", _uncovered_charts(run) * uncovered),
             Section("One coordinate", _coordinate_charts(channel)),
@@ -305,7 +303,7 @@ def _guarantee_card(run: RunRecord) -> Card:
         [
             f"at δ = {minus(formatting.plain(guarantee.delta))}",
             scope,
-            *guarantee_text.other_figure(run.summary.other_relation),
+            *pages.other_figure(run.summary.other_relation),
             *([_spent(run)] if run.summary.spent else []),
             *[SIMULATED] * guarantee.simulated,
             *(_visible_guarantee(other) for other in [run.summary.beside] if other is not None),
@@ -344,13 +342,13 @@ def _meaning(run: RunRecord, channel: Channel | None, hostile: str) -> Paragraph
         paragraphs = [("There is no guarantee.", "No finite ε is proven for this run.")]
     else:
         paragraphs = [
-            ("What is promised.", guarantee_text.promise(guarantee)),
-            *guarantee_text.comparison(guarantee, summary.other_relation),
+            ("What is promised.", pages.promise(guarantee)),
+            *pages.how_to_compare(guarantee, summary.other_relation),
             *_terms(summary),
             *_parties(run),
             ("One coordinate and the whole run.", _scope(run, guarantee, channel)),
-            *guarantee_text.size(guarantee),
-            *guarantee_text.hostile(hostile),
+            *pages.how_large(guarantee),
+            *pages.hostile_client(hostile),
             ("Deployed and simulated.", _simulated(run)),
         ]
     return Paragraphs(paragraphs)
@@ -373,7 +371,7 @@ def _terms(summary: RunSummary) -> list[tuple[str, str]]:
             f"Of the same run, for one whole {other.unit}: {_visible_guarantee(other)}, at the "
             "same δ."
         )
-        for figure in guarantee_text.other_figure(summary.beside_other_relation):
+        for figure in pages.other_figure(summary.beside_other_relation):
             text += f" Likewise {figure}."
         paragraphs.append(("Another guarantee.", text))
     return paragraphs

@@ -61,7 +61,7 @@ class RunAccountant:
 
     Example:
         >>> import randquant as rq
-        >>> from randquant.aggregation.vector import VectorMechanism
+        >>> from randquant.aggregation.channel_mechanisms import VectorMechanism
         >>> from randquant.flower import Offer
         >>> channel = rq.stochastic_rounding(clip=0.05, levels=2, margin=0.5)
         >>> offer = Offer(VectorMechanism(channel, 1.0, "aggregate", 40), 650)

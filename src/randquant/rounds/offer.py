@@ -112,7 +112,7 @@ class Offer:
 
     Example:
         >>> import randquant as rq
-        >>> from randquant.aggregation.vector import VectorMechanism
+        >>> from randquant.aggregation.channel_mechanisms import VectorMechanism
         >>> channel = rq.stochastic_rounding(clip=0.5, levels=2, margin=0.5)
         >>> offer = Offer(VectorMechanism(channel, clip_norm=1.0), 650)
         >>> offer.size, Offer.from_text(offer.to_text()) == offer

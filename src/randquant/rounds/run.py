@@ -12,9 +12,8 @@ import numpy as np
 from randquant._internal import validate
 from randquant._internal.progress import waiting
 from randquant.aggregation.auxiliary_numbers import AuxiliaryNumbers
-from randquant.aggregation.mechanism import UpdateMechanism
+from randquant.aggregation.mechanism import UpdateMechanism, describe_influence
 from randquant.aggregation.registry import update_mechanism
-from randquant.aggregation.worst_case_influence import describe_influence
 from randquant.planning.planner import choose
 from randquant.planning.plans import Need
 from randquant.planning.privacy import CLIP_NORM, Privacy, refuse_spent

@@ -5,18 +5,23 @@ from typing import TYPE_CHECKING
 from randquant._internal.imports import lazily
 
 if TYPE_CHECKING:
-    from randquant.statistics.estimate import (
+    from randquant.statistics.counts import Counts, KaplanMeier, LogRank, Quantiles
+    from randquant.statistics.moments import Covariance, LinearRegression, Mean
+    from randquant.statistics.query import (
         LAPLACE_HALF_WIDTH,
         NORMAL_HALF_WIDTH,
         Answer,
+        Cells,
         Estimate,
+        Products,
+        Query,
         SumNoise,
+        Totals,
+        Tree,
+        numbers,
         proportion,
         ratio,
     )
-    from randquant.statistics.moments import Covariance, LinearRegression, Mean
-    from randquant.statistics.queries import Counts, Quantiles
-    from randquant.statistics.query import Cells, Products, Query, Totals, Tree, numbers
     from randquant.statistics.records import (
         by_client,
         one_of_each,
@@ -24,10 +29,8 @@ if TYPE_CHECKING:
         read_queries,
         read_records,
     )
-    from randquant.statistics.survey_mechanism import SurveyMechanism
     from randquant.statistics.surveys import KINDS, MAX_VECTOR_VALUE, Survey, survey
-    from randquant.statistics.survival import KaplanMeier, LogRank
-    from randquant.statistics.table import Table, statistics
+    from randquant.statistics.table import SurveyMechanism, Table, statistics
 
 __all__ = [
     "Answer",

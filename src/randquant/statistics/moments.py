@@ -12,15 +12,16 @@ import numpy as np
 from randquant._internal import validate
 from randquant.privacy.guarantee import Interval
 from randquant.statistics import query
-from randquant.statistics.estimate import (
+from randquant.statistics.query import (
     NORMAL_HALF_WIDTH,
     Answer,
     Estimate,
+    Products,
+    Totals,
     count_estimate,
     ratio,
     smooth,
 )
-from randquant.statistics.query import Products, Totals
 
 VARIANCE_DEVIATIONS = 1.5
 """Deviations by which a mean's interval assumes that the sample's variance is too low (theory/

@@ -19,7 +19,7 @@ import numpy as np
 
 from randquant._internal import validate
 from randquant._internal.serialization import to_json
-from randquant.aggregation.helper_noise import describe_parties
+from randquant.aggregation.additive import describe_parties
 from randquant.channels.keys import Key
 from randquant.mechanisms.noise import (
     LARGEST_SCALE,
@@ -33,12 +33,18 @@ from randquant.privacy.accounting.gaussian import gaussian_noise
 from randquant.privacy.accounting.release import Release
 from randquant.privacy.accounting.releases import LaplaceRelease, NoiseRelease
 from randquant.privacy.guarantee import LARGEST_COHORT, Guarantee, Neighboring, Trust, Unit
-from randquant.statistics import estimate
-from randquant.statistics.estimate import Answer
+from randquant.statistics.counts import Counts, KaplanMeier, LogRank, Quantiles
 from randquant.statistics.moments import Covariance, LinearRegression, Mean
-from randquant.statistics.queries import Counts, Quantiles
-from randquant.statistics.query import Columns, Norm, Query, Totals
-from randquant.statistics.survival import KaplanMeier, LogRank
+from randquant.statistics.query import (
+    LAPLACE_HALF_WIDTH,
+    NORMAL_HALF_WIDTH,
+    Answer,
+    Columns,
+    Norm,
+    Query,
+    SumNoise,
+    Totals,
+)
 
 MIN_DEVIATION_STEPS = 2.0**10
 """Smallest standard deviation of the noise in a sum that is aimed at, in steps of the integers. The
@@ -240,9 +246,9 @@ class Survey:
             clients: number of clients in it.
         """
         shares = self.shares(clients)
-        tail = estimate.LAPLACE_HALF_WIDTH if self.norm == "l1" else estimate.NORMAL_HALF_WIDTH
+        tail = LAPLACE_HALF_WIDTH if self.norm == "l1" else NORMAL_HALF_WIDTH
         # Rounding at random has a variance of at most 1/4 per record.
-        noise = estimate.SumNoise(math.sqrt(shares * self.law.variance + records / 4), tail)
+        noise = SumNoise(math.sqrt(shares * self.law.variance + records / 4), tail)
         answers, start = {}, 0
         for name, query in self.queries.items():
             end = start + query.block().size
@@ -307,7 +313,7 @@ def survey(
     carried = min(MAX_VECTOR_VALUE / most, MAX_SUM_VALUE / records)
     widest = math.inf if trust == "central" else carried
     per_step: dict[Norm, float] = {"l1": 1 / epsilon, "l2": gaussian_noise(epsilon, delta)}
-    tails = {"l1": estimate.LAPLACE_HALF_WIDTH * math.sqrt(2), "l2": estimate.NORMAL_HALF_WIDTH}
+    tails = {"l1": LAPLACE_HALF_WIDTH * math.sqrt(2), "l2": NORMAL_HALF_WIDTH}
 
     def relative_noise(norm: Norm) -> float:
         # The sum of the logarithms of interval lengths, relative to amplitudes.

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         TrainConfig,
         check_config,
         configured_mechanism,
+        mechanism_fingerprint,
     )
     from randquant.training.config import flat as settings_of
     from randquant.training.federated import train

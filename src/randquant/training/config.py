@@ -20,7 +20,12 @@ from randquant._internal.declared import Clients, Count, Mechanism
 from randquant._internal.serialization import from_json, to_json
 from randquant.aggregation.auxiliary_numbers import AuxiliaryNumbers
 from randquant.aggregation.mechanism import UpdateMechanism
-from randquant.aggregation.registry import all_mechanisms, from_record, update_mechanism
+from randquant.aggregation.registry import (
+    all_mechanisms,
+    from_record,
+    recorded_module,
+    update_mechanism,
+)
 from randquant.local_training.local import Local
 from randquant.planning.privacy import Privacy
 from randquant.privacy.accounting.sampling import HiddenCohorts
@@ -463,7 +468,7 @@ def mechanism_fingerprint(config: TrainConfig, mechanism: UpdateMechanism, dimen
         return channel_text
     kind = type(mechanism)
     record = mechanism_record(mechanism)
-    facts: list[Any] = [kind.__module__, kind.__qualname__, channel_text, record]
+    facts: list[Any] = [recorded_module(kind), kind.__qualname__, channel_text, record]
     if not record:
         facts.append(_costs(mechanism, dimension))
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()

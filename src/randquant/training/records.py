@@ -22,7 +22,8 @@ class RoundCost:
         train_loss: mean loss of the cohort's local data, in nats, before the step; None if nobody
             took part.
         bytes_up: bytes that all clients of the round uploaded, headers included; under
-            `aggregate` trust those of masked vectors (the handshake is not counted).
+            `aggregate` trust those of masked vectors (the handshake is not counted). Of a plan's
+            Candidate, `bytes_up` is of one client: stored files keep both names.
         seconds_gradient: wall time that workers spent in forward and backward passes.
         seconds_protect: all the rest of the round: clip, encode, pack, unpack, sum, decode, step.
         mean: SHA-256 of the decoded mean, which is all that the server learns, in hexadecimal.
@@ -145,7 +146,8 @@ class RunSummary:
         accuracy, loss: of the final model on test data; None without test data, accuracy also
             where the task is not a classification.
         dimension: coordinates of an update.
-        bytes_per_upload: bytes one client uploads in one round it takes part in, see `bytes_up`.
+        bytes_per_upload: bytes one client uploads in one round it takes part in: `upload_bytes`
+            of a Run and a mechanism. Stored runs and JSON keep this name.
         bits_per_coordinate: the same in bits, for each coordinate of an update.
         participations: the most of the declared rounds that any client takes part in.
         guarantee: of all declared rounds, also if the run ended before; None without privacy.

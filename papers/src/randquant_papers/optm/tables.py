@@ -220,7 +220,7 @@ def average(
         mean, deviation: of the Gaussian before truncation.
 
     Example:
-        >>> from randquant.mechanisms.randomized_quantization import rqm
+        >>> from randquant.mechanisms.random_rounding import rqm
         >>> channel = rqm(1.0, 1.7, 4, 0.22)
         >>> round(average(channel, lambda x: x, 0.0, 0.3), 12) + 0.0, round(
         ...     average(channel, lambda x: x * 0 + 1, 0.5, 0.1), 12

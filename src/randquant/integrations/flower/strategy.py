@@ -325,7 +325,7 @@ class QuantizedStrategy(Strategy):
 
     Example:
         >>> import randquant as rq
-        >>> from randquant.aggregation.vector import VectorMechanism
+        >>> from randquant.aggregation.channel_mechanisms import VectorMechanism
         >>> from flwr.serverapp.strategy import FedAvg
         >>> channel = rq.stochastic_rounding(clip=0.05, levels=2, margin=0.5)
         >>> mechanism = VectorMechanism(channel, clip_norm=1.0, trust="aggregate", cohort=40)

@@ -60,7 +60,9 @@ def run(
     return Output(result, [*str(table).splitlines(), *written])
 
 
-COMMAND = Command(
-    run,
-    example="randquant statistics --data patients.csv --queries queries.toml --epsilon 1",
-)
+COMMANDS = {
+    "statistics": Command(
+        run,
+        example="randquant statistics --data patients.csv --queries queries.toml --epsilon 1",
+    ),
+}

@@ -1,4 +1,9 @@
-"""`randquant runs`: list training runs, or compare those that are named."""
+"""Commands on training runs in folders.
+
+`randquant runs`: list training runs, or compare those that are named.
+
+`randquant report`: write the page of a run again, or one page for several runs.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from randquant._internal import formatting
+from randquant._internal.declared import Files
 from randquant._internal.formatting import round_up
-from randquant._internal.serialization import to_json
+from randquant._internal.serialization import to_json, write_atomic
 from randquant.cli.options import Command, Output, selected_fields
 from randquant.privacy.guarantee import NEIGHBORINGS, Neighboring
 from randquant.training.config import differing, flat
@@ -18,7 +24,7 @@ from randquant.training.runs.status import Status
 from randquant.training.runs.store import is_run
 
 
-def run(*folders: str) -> Output:
+def list_runs(*folders: str) -> Output:
     """List runs, or compare those that are named.
 
     Args:
@@ -106,7 +112,52 @@ def _as_json(status: Status) -> dict[str, Any]:
     }
 
 
-COMMAND = Command(
-    run,
-    example="randquant runs runs/demo runs/pbm",
-)
+def write_report(
+    *folders: str, output: Files[str | None] = None, uncovered: Files[bool] = False
+) -> Output:
+    """Write a page of runs.
+
+    Args:
+        folders: of runs, or with runs in them.
+        output: the page; by default the run's own report.html, runs.html for several.
+        uncovered: of one run, also show what no epsilon covers: the clients' training loss, times.
+    """
+    if not folders:
+        raise ValueError("Expected one or more folders of runs; they are missing.")
+    paths = [Path(folder) for folder in folders]
+    written = _page(paths, None if output is None else Path(output), uncovered)
+    result = {"runs": [str(folder) for folder in paths], "report": str(written)}
+    return Output(result, [f"report         {written}"])
+
+
+def _page(folders: Sequence[Path], output: Path | None, uncovered: bool) -> Path:
+    from randquant.reports.run import render_runs, report_run
+
+    # One run has its own page, in its folder; several are drawn over each other on one page.
+    if len(folders) == 1 and is_run(folders[0]):
+        return report_run(folders[0], output, uncovered=uncovered)
+    if uncovered:
+        raise ValueError(f"Expected the folder of one run with --uncovered, got {len(folders)}.")
+    paths = [
+        path
+        for folder in folders
+        for path in ([folder] if is_run(folder) else run_status.find([folder]))
+    ]
+    path = output or Path("runs.html")
+    # A run that is named twice, or found within another folder too, is drawn once.
+    page = render_runs([run_status.read(folder) for folder in dict.fromkeys(paths)])
+    # A folder name may contain bytes that are not UTF-8; they become character references.
+    write_atomic(path, page.encode("utf-8", "xmlcharrefreplace"))
+    return path
+
+
+COMMANDS = {
+    "runs": Command(
+        list_runs,
+        example="randquant runs runs/demo runs/pbm",
+    ),
+    "report": Command(
+        write_report,
+        example="randquant report runs/demo runs/pbm --output both.html",
+    ),
+}

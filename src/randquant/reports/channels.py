@@ -1,4 +1,4 @@
-"""A comparison as text, figures, facts, JSON and page."""
+"""A channel, its certificate, and channels side by side: pictures, facts, text, JSON and pages."""
 
 from __future__ import annotations
 
@@ -10,20 +10,152 @@ import numpy as np
 
 from randquant._internal import formatting
 from randquant._internal.formatting import bound, minus, round_up
-from randquant.channels.channel import Moments
+from randquant.channels.channel import Channel, Moments
 from randquant.channels.wire import bits_per_code
 from randquant.mechanisms.registry import notes_on
 from randquant.planning.compare import Comparison, Measured
-from randquant.reports import guarantee_text, pages
-from randquant.reports.channel import ACROSS, UP, codes_sent, divergences
-from randquant.reports.figures import Axis, Figure, Mark, ScatterPlot, Series, line_chart
+from randquant.privacy.certificates.coordinate import Certificate, certify
+from randquant.reports import pages
+from randquant.reports.figures import (
+    Axis,
+    Figure,
+    Mark,
+    ScatterPlot,
+    Series,
+    StackedAreas,
+    grouped_bars,
+    line_chart,
+)
 from randquant.reports.notebook import Facts
 from randquant.reports.pages import DataTable, Notes, Section
+
+MAX_DRAWN_VERTICES = 120
+"""Largest number of vertices in a picture, evenly chosen if there are more. A picture is about 400
+pixels wide: more are not visible, and the page grows with them."""
+
+
+def channel_figures(channel: Channel) -> list[Figure]:
+    """Draw the probabilities of all codes, stacked, over the input."""
+    # Between vertices the channel mixes their rows linearly, as the areas' edges do.
+    inputs, values = channel.inputs, channel.values
+    drawn = min(MAX_DRAWN_VERTICES, len(inputs))
+    kept = np.unique(np.linspace(0, len(inputs) - 1, drawn).round().astype(int))
+    # By value, so that neighbouring areas have similar colours.
+    order = np.argsort(values, kind="stable")
+    areas = StackedAreas(
+        title="Codes sent, by the value they decode to",
+        places=tuple(inputs[kept].tolist()),
+        values=tuple(values[order].tolist()),
+        shares=tuple(map(tuple, channel.probabilities[np.ix_(kept, order)].tolist())),
+        x=Axis("x, the clipped coordinate"),
+        y=Axis("probability"),
+        value="decodes to",
+    )
+    return [areas]
+
+
+def codes_sent(title: str, channel: Channel, inputs: Mapping[str, float] | None = None) -> Figure:
+    """Draw the distributions of the code at some inputs: by default the ends and the middle."""
+    clip, rows = channel.clip, {}
+    for name, x in (inputs or {"x = −clip": -clip, "x = 0": 0.0, "x = clip": clip}).items():
+        weights, total = channel.mix(x)
+        # The distribution itself is integers over their total; only the picture divides them.
+        rows[name] = [float(weight / total) for weight in weights]
+    labels = [minus(f"{value:.3g}") for value in channel.values]
+    up = Axis("probability", zero=True)
+    return grouped_bars(title, labels, rows, "value the code decodes to", up)
+
+
+ORDERS = [float(order) for order in 1 + np.geomspace(0.01, 1000, 61)]
+UP = Axis("Rényi divergence, nats", zero=True, bound=True)
+ACROSS = Axis("Rényi order (log scale)", log=True)
+
+
+def divergences(channel: Channel) -> list[tuple[float, float]]:
+    # Upper bounds for one coordinate, by Rényi order.
+    return [(order, certify(channel, order).epsilon.upper) for order in ORDERS]
+
+
+def channel_facts(channel: Channel) -> Facts:
+    """Return a channel as a short table."""
+    shown = [f"{value:.4g}" for value in channel.values]
+    if len(shown) > 8:  # one line of a table
+        shown = [*shown[:3], "…", *shown[-3:]]
+    bits = channel.bits
+    rows = [
+        ("clip", f"{channel.clip:g}"),
+        ("codes", f"{channel.levels} ({bits} bit{'s' * (bits != 1)})"),
+        ("values", ", ".join(shown)),
+        ("vertices", str(len(channel.inputs))),
+        ("fingerprint", channel.fingerprint.hex()[:16]),
+    ]
+    return "Channel", ("fact", "value"), rows
+
+
+def channel_page(channel: Channel) -> str:
+    """Write a channel as the text of one HTML page."""
+    table = DataTable(*channel_facts(channel), "settings")
+    lead = "The distribution of the code that is sent, for every input."
+    sections = [Section("", [*channel_figures(channel), table]), pages.coverage_of_codes()]
+    return pages.report("randquant channel", "A channel", "A channel", lead, sections)
+
+
+def certificate_figures(certificate: Certificate) -> list[Figure]:
+    """Draw the distributions of the code at both inputs of the worst pair, side by side.
+
+    Raises:
+        ValueError: the certificate has no channel.
+    """
+    channel = certificate.channel
+    if channel is None:
+        raise ValueError(
+            "Expected a certificate with its channel, got channel=None: make it by certify."
+        )
+    inputs = {
+        f"{name} = {minus(f'{x:g}')}": x
+        for name, x in zip(("x", "x'"), certificate.witness, strict=True)
+    }
+    return [codes_sent(_certificate_title(certificate), channel, inputs)]
+
+
+def _certificate_title(certificate: Certificate) -> str:
+    # A figure for a chosen pair is no certificate of the channel: the title says which one it is.
+    pair = "This pair" if certificate.covers == "this pair" else "Worst pair"
+    title = f"{pair} of inputs at order {certificate.order:g}: {bound(certificate.epsilon.upper)}"
+    return title.replace("inf:", "∞:")
+
+
+def certificate_facts(certificate: Certificate) -> Facts:
+    """Return a certificate as a short table; its epsilon is never printed below its value."""
+    x, other = (minus(f"{end:g}") for end in certificate.witness)
+    rows = [
+        ("order", f"{certificate.order:g}".replace("inf", "∞")),
+        ("epsilon, nats", bound(certificate.epsilon.upper)),
+        ("worst pair", f"x = {x}, x' = {other}"),
+        ("code of the largest ratio", str(certificate.code)),
+        ("covers", certificate.covers),
+        ("neighbours", certificate.neighboring.replace("_", " ")),
+    ]
+    return "Certificate of one coordinate and release", ("fact", "value"), rows
+
+
+def certificate_page(certificate: Certificate) -> str:
+    """Write a certificate as the text of one HTML page."""
+    table = DataTable(*certificate_facts(certificate), "settings")
+    lead = "For one coordinate and one release; for a whole run see an account."
+    sections = [
+        Section("", [*certificate_figures(certificate), table]),
+        pages.coverage_of_codes(),
+    ]
+    return pages.report(
+        "randquant certify", "A certificate", _certificate_title(certificate), lead, sections
+    )
+
 
 # A comparison as text and as JSON.
 
 
-def as_json(comparison: Comparison) -> dict[str, Any]:
+def comparison_json(comparison: Comparison) -> dict[str, Any]:
     """Convert a comparison to the JSON object that the command prints."""
     mechanisms = []
     for entry in comparison.entries:
@@ -65,7 +197,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
+def table_rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
     """Return the columns and the cells of a comparison's table."""
     columns = ["mechanism", "bits", "epsilon", f"order {comparison.order:g}", "bias", "variance"]
     columns += ["MAE", "MSE", "parameters"]
@@ -75,8 +207,8 @@ def rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
         numbers, measured = ["-"] * 6, entry.measured
         if measured is not None:
             numbers = [
-                _bound(measured.certificate.epsilon.upper),
-                _bound(measured.renyi.epsilon.upper),
+                _epsilon_cell(measured.certificate.epsilon.upper),
+                _epsilon_cell(measured.renyi.epsilon.upper),
                 round_up(measured.moments.bias_max, 2),
                 *(f"{getattr(measured.moments, kind):.5g}" for kind in ("variance", "mae", "mse")),
             ]
@@ -86,11 +218,15 @@ def rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
     return columns, cells
 
 
-def as_text(comparison: Comparison) -> list[str]:
-    return [caption(comparison), *formatting.text(*rows(comparison)), *notes(comparison)]
+def comparison_text(comparison: Comparison) -> list[str]:
+    return [
+        comparison_caption(comparison),
+        *formatting.text(*table_rows(comparison)),
+        *comparison_notes(comparison),
+    ]
 
 
-def caption(comparison: Comparison) -> str:
+def comparison_caption(comparison: Comparison) -> str:
     """Describe the table in one sentence."""
     if comparison.target is None:
         return (
@@ -104,7 +240,7 @@ def caption(comparison: Comparison) -> str:
     )
 
 
-def notes(comparison: Comparison) -> list[str]:
+def comparison_notes(comparison: Comparison) -> list[str]:
     """Return the remarks below the table."""
     remarks = _defaults(comparison)
     if comparison.left_out:
@@ -142,7 +278,7 @@ def _short(value: Any) -> str:
     return str(value)
 
 
-def _bound(epsilon: float) -> str:
+def _epsilon_cell(epsilon: float) -> str:
     # Six digits, rounded up: never below the certified value.
     return "infinite" if math.isinf(epsilon) else round_up(epsilon, 6)
 
@@ -154,7 +290,7 @@ LINE_COLORS = ("c1", "c2", "c3", "c5", "c6", "c7", "c8", "c4")
 dashed."""
 
 
-def figures(comparison: Comparison) -> list[Figure]:
+def comparison_figures(comparison: Comparison) -> list[Figure]:
     """Draw channels by certified pure epsilon of one coordinate and by mean squared error.
 
     A channel without a finite epsilon is a horizontal line; the other points of a mechanism's curve
@@ -195,11 +331,11 @@ def _mark(label: str, place: str, epsilon: float, mse: float, *, best: bool) -> 
     return Mark(f"{label} {place}", text, epsilon if math.isfinite(epsilon) else None, mse, best)
 
 
-def facts(comparison: Comparison) -> Facts:
-    return caption(comparison), *rows(comparison)
+def comparison_facts(comparison: Comparison) -> Facts:
+    return comparison_caption(comparison), *table_rows(comparison)
 
 
-def page(comparison: Comparison) -> str:
+def comparison_page(comparison: Comparison) -> str:
     """Write a comparison as the text of one HTML page.
 
     Guarantees:
@@ -207,13 +343,13 @@ def page(comparison: Comparison) -> str:
         script but its own, and it says everything without that script.
         A printed epsilon is never below the certified one.
     """
-    columns, cells = rows(comparison)
+    columns, cells = table_rows(comparison)
     # The first and the last cell are names, whose hyphens stay.
     typeset = [[name, *map(minus, numbers), last] for name, *numbers, last in cells]
-    table = DataTable(caption(comparison), columns, typeset, "compared")
-    sections = [Section("", [table, Notes(notes(comparison))], columns=False)]
+    table = DataTable(comparison_caption(comparison), columns, typeset, "compared")
+    sections = [Section("", [table, Notes(comparison_notes(comparison))], columns=False)]
     if comparison.tradeoff:
-        sections.append(Section("Privacy against error", figures(comparison)))
+        sections.append(Section("Privacy against error", comparison_figures(comparison)))
     for levels in _groups(comparison):
         drawn = _measured_by_name(comparison, levels)
         several = f", {(levels - 1).bit_length()} bits" if len(_groups(comparison)) > 1 else ""
@@ -221,9 +357,11 @@ def page(comparison: Comparison) -> str:
             Section(f"Privacy and error{several}", _curves(comparison, levels, drawn)),
             Section(f"What is sent{several}", _code_charts(drawn)),
         ]
-    sections.append(guarantee_text.coverage_of_codes())
+    sections.append(pages.coverage_of_codes())
     kind = "Mechanisms side by side"
-    return pages.report("randquant compare", kind, _title(comparison), _lead(comparison), sections)
+    return pages.report(
+        "randquant compare", kind, _comparison_title(comparison), _lead(comparison), sections
+    )
 
 
 def _groups(comparison: Comparison) -> list[int]:
@@ -234,7 +372,7 @@ def _groups(comparison: Comparison) -> list[int]:
     return list(dict.fromkeys(entry.levels for entry in comparison.entries))
 
 
-def _title(comparison: Comparison) -> str:
+def _comparison_title(comparison: Comparison) -> str:
     counts = sorted({(entry.levels - 1).bit_length() for entry in comparison.entries})
     bits = f"{', '.join(map(str, counts))} bit{'s' * (counts != [1])} per coordinate"
     if comparison.target is None:

@@ -183,4 +183,6 @@ def _status(folder: Path) -> Output:
     return Output(result, formatting.text(["sums per client", "clients"], rows))
 
 
-COMMAND = Command(run, example="randquant helper keygen helper.key")
+COMMANDS = {
+    "helper": Command(run, example="randquant helper keygen helper.key"),
+}
