@@ -67,7 +67,7 @@ def kill_in(folder, last, before_round, **options):
 
 
 def epsilon(folder) -> float:
-    found = read_run(folder)
+    found = read_run(str(folder))  # a path or its text, as in `rq.train`
     assert found.state != "damaged", found.error
     assert found.sent_rounds is not None
     assert (found.epsilon is None) == (found.sent_rounds.round == 0)

@@ -71,7 +71,8 @@ def run(
         epsilon: for serve: limit of each client's epsilon, by the offers that servers bring; inf
             only checks each offer.
         delta: for serve: of that limit.
-        examples: for serve: fewest examples (patients) of a client, if epsilon is of one of them.
+        examples: for serve: the public number by which clients divide their sums of clipped
+            gradients, if epsilon is of one example (patient).
         clients: for serve: most clients in a sum.
         coordinates: for serve: most coordinates of a sum.
         masks: for serve: most clients times coordinates of a sum.

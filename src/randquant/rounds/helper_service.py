@@ -362,8 +362,9 @@ def within(epsilon: float, delta: float = 1e-5, examples: int | None = None) -> 
         epsilon: limit of a client's epsilon over all sums that this helper has answered; infinity
             only checks each offer. All sums of a journal must have been answered with such a limit.
         delta: in (0, 1).
-        examples: fewest examples of a client, if the limit protects one of them; the operator
-            decides this, not a server's offer. None for all data of a client. It holds if clients
+        examples: the public number by which clients divide their sums of clipped gradients (see
+            `ClientLimits`), if the limit protects one example; the operator decides this, not a
+            server's offer. None for all data of a client. It holds if clients divide by it, and
             clip each example's gradient to the offer's clip norm or less, which a helper cannot
             check; a site's `QuantizeFilter(clip_norm=)` does.
 

@@ -181,7 +181,7 @@ def check_inner(strategy: Strategy) -> None:
             f"Expected a strategy in which clients have equal weights, got {name} weighted by "
             f"{weighted!r}: a client's weight would tell the server how much data it has, and no "
             "epsilon covers that. Leave weighted_by_key out: all clients count alike, or as "
-            "QuantizedStrategy(weighted_by=...) says."
+            "QuantizedStrategy(..., privacy=Privacy(weighted_by=...)) says."
         )
     if name == "QuantizedStrategy" or name.startswith("DifferentialPrivacy"):
         raise ValueError(f"Expected a strategy without privacy of its own to wrap, got {name}.")
@@ -189,7 +189,8 @@ def check_inner(strategy: Strategy) -> None:
     if getattr(strategy, "fraction_evaluate", 0):
         log(
             WARNING, "randquant: clients' evaluations are sent as they are, and no epsilon covers "
-            "them: set fraction_evaluate=0, and release what you need by numbers=[...].",
+            "them: set fraction_evaluate=0, and release what you need by "
+            "privacy=Privacy(numbers=[...]).",
         )  # fmt: skip
 
 

@@ -124,8 +124,9 @@ def find(roots: Iterable[Path]) -> list[Path]:
     return list(dict.fromkeys(folders))
 
 
-def read(folder: Path) -> Status:
+def read(folder: str | Path) -> Status:
     """Return the status of the run in a folder; `damaged` if its store cannot be read."""
+    folder = Path(folder)
     store, config = RunStore(folder), None
     try:
         config = store.config()
