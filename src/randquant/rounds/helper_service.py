@@ -36,8 +36,7 @@ from randquant._internal.files import make_folder
 from randquant._internal.serialization import write_atomic
 from randquant.channels.keys import Key
 from randquant.mechanisms.noise import DiscreteGaussian
-from randquant.rounds.accountant import RoundEvent, RunAccountant
-from randquant.rounds.ledger import THIS_CLIENT
+from randquant.rounds.accountant import THIS_CLIENT, RoundEvent, RunAccountant
 from randquant.rounds.limits import identity as read_identity
 from randquant.rounds.offer import Offer
 from randquant.rounds.protocol import logged

@@ -22,8 +22,7 @@ from randquant._internal.formatting import round_up
 from randquant.privacy.accounting.release import check_examples
 from randquant.privacy.guarantee import NEIGHBORINGS, Neighboring, Trust
 from randquant.rounds import parameter_layout
-from randquant.rounds.accountant import RoundEvent, RunAccountant
-from randquant.rounds.ledger import THIS_CLIENT, DamagedFile, State
+from randquant.rounds.accountant import THIS_CLIENT, DamagedFile, RoundEvent, RunAccountant, State
 from randquant.rounds.parameter_layout import Arrays, Buffers, Layout, Patterns
 from randquant.rounds.protocol import read_terms, terms_text
 from randquant.secure_sums.secagg import graphs

@@ -18,8 +18,14 @@ import numpy as np
 from randquant.channels import wire
 from randquant.channels.keys import Key
 from randquant.rounds import limits, protocol
-from randquant.rounds.accountant import RoundEvent, RunAccountant
-from randquant.rounds.ledger import THIS_CLIENT, AnswerLedger, DamagedFile, State
+from randquant.rounds.accountant import (
+    THIS_CLIENT,
+    AnswerLedger,
+    DamagedFile,
+    RoundEvent,
+    RunAccountant,
+    State,
+)
 from randquant.rounds.limits import ClientLimits, Membership, identity, peers_note
 from randquant.rounds.parameter_layout import check_precision
 from randquant.rounds.protocol import RoundMessage, logged
