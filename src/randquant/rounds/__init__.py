@@ -17,7 +17,6 @@ if TYPE_CHECKING:
         RoundEvent,
         RunAccountant,
     )
-    from randquant.rounds.among_clients import AmongClients, SecureSum
     from randquant.rounds.helper_service import (
         MAX_CALLS_PER_CERTIFICATE,
         TLS,
@@ -60,7 +59,6 @@ if TYPE_CHECKING:
     from randquant.rounds.run import RoundsFailed, ServerRun, Target, UntunedSteps
     from randquant.rounds.statement import ReleaseTerms, Statement, certificate_file
     from randquant.rounds.store import History, RoundRow, ServerStore, StoredRounds
-    from randquant.rounds.sums import Intake, PlainSum
-    from randquant.rounds.with_helper import WithHelper
+    from randquant.rounds.sums import AmongClients, Intake, PlainSum, SecureSum, WithHelper
 
 lazily(__name__)

@@ -15,11 +15,10 @@ if TYPE_CHECKING:
     from randquant.integrations.flower.simulation import engine
     from randquant.integrations.flower.strategy import QuantizedStrategy
     from randquant.rounds.accountant import RoundEvent, RunAccountant
-    from randquant.rounds.among_clients import AmongClients
     from randquant.rounds.helper_service import TLS, RemoteHelper
     from randquant.rounds.limits import ClientLimits
     from randquant.rounds.offer import Offer
-    from randquant.rounds.with_helper import WithHelper
+    from randquant.rounds.sums import AmongClients, WithHelper
 
 __all__ = [
     "TLS",

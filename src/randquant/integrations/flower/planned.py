@@ -13,11 +13,10 @@ from randquant._internal import validate
 from randquant.integrations.flower.messages import model_arrays
 from randquant.local_training.local import Local
 from randquant.planning.privacy import CLIP_NORM, Privacy
-from randquant.rounds.among_clients import AmongClients
 from randquant.rounds.parameter_free import Predicts
 from randquant.rounds.parameter_layout import Layout, trained_names
 from randquant.rounds.run import Target, UntunedSteps, default_delta
-from randquant.rounds.with_helper import WithHelper
+from randquant.rounds.sums import AmongClients, WithHelper
 
 
 class ParameterFree(FedAvg):

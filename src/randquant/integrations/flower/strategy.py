@@ -27,7 +27,6 @@ from randquant.integrations.flower.planned import ParameterFree, for_target
 from randquant.local_training.local import Local
 from randquant.planning.privacy import Privacy
 from randquant.rounds.accountant import SO_FAR, RunAccountant
-from randquant.rounds.among_clients import AmongClients
 from randquant.rounds.offer import Offer
 from randquant.rounds.parameter_layout import Arrays, Layout, trained_names
 from randquant.rounds.protocol import UPLOAD
@@ -39,8 +38,7 @@ from randquant.rounds.run import (
     scalar_encoder,
 )
 from randquant.rounds.store import History, RoundRow, ServerStore
-from randquant.rounds.sums import RoundSum
-from randquant.rounds.with_helper import WithHelper
+from randquant.rounds.sums import AmongClients, RoundSum, WithHelper
 from randquant.secure_sums.secagg.terms import ProtocolError
 
 __all__ = ["QuantizedStrategy", "RoundsFailed"]

@@ -39,8 +39,7 @@ from randquant.rounds.parameter_layout import Layout
 from randquant.rounds.protocol import RoundMessage, logged
 from randquant.rounds.run import RoundsFailed, ServerRun, Target, UntunedSteps, default_delta
 from randquant.rounds.store import ServerStore
-from randquant.rounds.sums import Log, PlainSum, RoundSum
-from randquant.rounds.with_helper import WithHelper
+from randquant.rounds.sums import Log, PlainSum, RoundSum, WithHelper
 
 
 @dataclass(frozen=True)
