@@ -120,7 +120,7 @@ class Run:
 
 
 @stated.register
-def _(run: Run) -> Statement:
+def _run_statement(run: Run) -> Statement:
     config, summary = run.config, run.summary
     if summary.guarantee is None:
         raise ValueError(f"Expected a run with a guarantee to certify, got {run}: it has none.")
