@@ -63,9 +63,9 @@ if TYPE_CHECKING:
     from randquant.statistics.surveys import Survey, survey
     from randquant.statistics.survival import KaplanMeier, LogRank
     from randquant.statistics.table import Table, statistics
+    from randquant.training.config import Server
     from randquant.training.federated import train
     from randquant.training.run import Run
-    from randquant.training.server import Server
 
 __all__ = [
     "Audit",

@@ -21,7 +21,7 @@ from randquant.mechanisms import build
 from randquant.privacy import save_channel
 from randquant.reports import report_run
 from randquant.training import Algorithm, RunStore, Task, TrainConfig, read_finished, read_run
-from randquant.training.runs import execution as runs
+from randquant.training import execution as runs
 
 
 @pytest.fixture

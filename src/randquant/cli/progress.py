@@ -15,8 +15,8 @@ from randquant.privacy.guarantee import MODEL_TERMS
 from randquant.reports.run import run_facts
 from randquant.training.config import TrainConfig, describe_upload
 from randquant.training.records import RunRecord, RunSummary
-from randquant.training.runs.setup import stored_mechanism
-from randquant.training.runs.store import BASELINE, RunStore
+from randquant.training.run_store import BASELINE, RunStore
+from randquant.training.setup import stored_mechanism
 
 
 def result(folder: Path, run: RunRecord, notes: Sequence[str] = ()) -> dict[str, Any]:

@@ -35,9 +35,17 @@ from randquant.training.config import (
 )
 from randquant.training.records import RoundMetrics, RunRecord, RunSummary
 from randquant.training.run import Run
-from randquant.training.runs.setup import stored_mechanism
-from randquant.training.runs.status import Status, notes
-from randquant.training.runs.store import BASELINE, REPORT, RunStore, read_finished
+from randquant.training.run_store import (
+    BASELINE,
+    REPORT,
+    RunStore,
+    Status,
+    read_finished,
+)
+from randquant.training.run_store import (
+    notes_on_runs as notes,
+)
+from randquant.training.setup import stored_mechanism
 
 TABLE_ROWS = 20
 
@@ -676,7 +684,10 @@ def _charts(runs: Sequence[Status], labels: Sequence[str]) -> list[Figure]:
     if any(math.isfinite(y) for _, points, _ in epsilon for _, y in points):
         # Runs may differ in δ and neighbours: the notes say so, since the curves do not.
         note = " ".join(
-            [f"{SO_FAR} Each at its run's δ and neighbours.", *(f"{each}." for each in notes(runs))]
+            [
+                f"{SO_FAR} Each at its run's δ and neighbours.",
+                *(f"{each}." for each in notes(runs)),
+            ]
         )
         up = Axis("epsilon (log scale)", log=True, bound=True)
         charts.append(line_chart("Epsilon so far, per round", epsilon, "round", up, note=note))

@@ -28,8 +28,12 @@ from randquant.local_training.standardized_model import Standardized, standardiz
 from randquant.planning.planner import choose
 from randquant.planning.plans import Need
 from randquant.planning.privacy import CLIP_NORM, Privacy
+from randquant.training import execution
 from randquant.training.config import (
+    AUTO,
     OWN,
+    Callback,
+    Server,
     TrainConfig,
     changes_between,
     check_config,
@@ -37,16 +41,14 @@ from randquant.training.config import (
 )
 from randquant.training.records import RoundMetrics
 from randquant.training.run import Run
-from randquant.training.runs import binding, execution
-from randquant.training.runs.setup import (
+from randquant.training.run_store import RunStore, Secret, digest, run_key
+from randquant.training.schedule import most_participations
+from randquant.training.setup import (
     RunInputs,
     optimizer_step,
     spent_before,
     standardization_query,
 )
-from randquant.training.runs.store import RunStore, Secret, digest, run_key
-from randquant.training.schedule import most_participations
-from randquant.training.server import AUTO, Callback, Server
 
 LARGEST_COHORT = 1000
 """Clients a round by default, if there are as many.
@@ -322,7 +324,7 @@ def _changes(home: Path, config: TrainConfig, inputs: RunInputs) -> dict[str, An
     differing = changes_between(begun, wanted)
     if digest(wanted) != digest(begun):
         if "problem" in differing:  # raises the error that says which part of the problem differs
-            binding.check(store, binding.bind(inputs.problem, key))
+            execution.check_binding(store, execution.bind(inputs.problem, key))
         raise _another_run(home, list(differing))
     return differing
 

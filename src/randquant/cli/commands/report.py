@@ -8,8 +8,7 @@ from pathlib import Path
 from randquant._internal.declared import Files
 from randquant._internal.serialization import write_atomic
 from randquant.cli.options import Command, Output
-from randquant.training.runs import status as run_status
-from randquant.training.runs.store import is_run
+from randquant.training.run_store import find_runs, is_run, read_run
 
 
 def run(*folders: str, output: Files[str | None] = None, uncovered: Files[bool] = False) -> Output:
@@ -37,13 +36,11 @@ def _page(folders: Sequence[Path], output: Path | None, uncovered: bool) -> Path
     if uncovered:
         raise ValueError(f"Expected the folder of one run with --uncovered, got {len(folders)}.")
     paths = [
-        path
-        for folder in folders
-        for path in ([folder] if is_run(folder) else run_status.find([folder]))
+        path for folder in folders for path in ([folder] if is_run(folder) else find_runs([folder]))
     ]
     path = output or Path("runs.html")
     # A run that is named twice, or found within another folder too, is drawn once.
-    page = render_runs([run_status.read(folder) for folder in dict.fromkeys(paths)])
+    page = render_runs([read_run(folder) for folder in dict.fromkeys(paths)])
     # A folder name may contain bytes that are not UTF-8; they become character references.
     write_atomic(path, page.encode("utf-8", "xmlcharrefreplace"))
     return path

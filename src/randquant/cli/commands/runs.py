@@ -13,9 +13,7 @@ from randquant._internal.serialization import to_json
 from randquant.cli.options import Command, Output, selected_fields
 from randquant.privacy.guarantee import NEIGHBORINGS, Neighboring
 from randquant.training.config import differing, flat
-from randquant.training.runs import status as run_status
-from randquant.training.runs.status import Status
-from randquant.training.runs.store import is_run
+from randquant.training.run_store import Status, find_runs, is_run, notes_on_runs, read_run
 
 
 def run(*folders: str) -> Output:
@@ -27,14 +25,14 @@ def run(*folders: str) -> Output:
     arguments = [Path(folder) for folder in folders]
     # Two or more runs are compared; a folder that is not a run is searched for runs.
     compared = len(arguments) > 1 and all(map(is_run, arguments))
-    paths = arguments if compared else run_status.find(arguments or [Path("runs")])
-    statuses = [run_status.read(folder) for folder in paths]
+    paths = arguments if compared else find_runs(arguments or [Path("runs")])
+    statuses = [read_run(folder) for folder in paths]
     configs = [status.config for status in statuses if status.config is not None]
     differ = differing(configs) if configs else []
     shown = [_as_json(status) for status in statuses]
     result = {"runs": shown, "differing": differ}
     lines = _comparison(statuses, differ) if compared else _listed(statuses)
-    lines += run_status.notes(statuses)
+    lines += notes_on_runs(statuses)
     lines += [f"damaged  {s.folder}: {s.error}" for s in statuses if s.state == "damaged"]
     return Output(result, lines)
 

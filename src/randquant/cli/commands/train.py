@@ -30,8 +30,7 @@ from randquant.cli.options import (
 from randquant.local_training.local import Local
 from randquant.mechanisms.registry import notes_on
 from randquant.planning.privacy import Privacy
-from randquant.training.config import PLACES, Task, TrainConfig, declarations, setting_value
-from randquant.training.server import Server
+from randquant.training.config import PLACES, Server, Task, TrainConfig, declarations, setting_value
 
 VALUES: dict[str, type] = {"local": Local, "server": Server, "privacy": Privacy}
 """The values that group settings of `randquant.train`; each field with a help text is an option."""
@@ -74,7 +73,7 @@ def run(
         from randquant.reports.run import report_run
         from randquant.rounds.statement import certificate_file
         from randquant.training import federated
-        from randquant.training.runs.store import is_run
+        from randquant.training.run_store import is_run
     path = Path(file).absolute()
     working_folder = Path.cwd()  # before the file's code runs, which may change it
     # Standard output is the result's: what the file prints goes to standard error.

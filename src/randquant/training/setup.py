@@ -29,21 +29,16 @@ from randquant.rounds.offer import UpdatePreparation
 from randquant.rounds.parameter_free import ParameterFreeStep, squared_noise
 from randquant.training.algorithm import State
 from randquant.training.config import (
+    AUTO,
     Task,
     TrainConfig,
     configured_mechanism,
     mechanism_fingerprint,
     scalars_with_updates,
 )
-from randquant.training.optimizer import (
-    MakeOptimizer,
-    OptimizerStep,
-    ServerStep,
-    torch_optimizer,
-)
+from randquant.training.optimizer import MakeOptimizer, OptimizerStep, ServerStep, torch_optimizer
 from randquant.training.records import RoundMetrics
 from randquant.training.schedule import Schedule
-from randquant.training.server import AUTO
 
 
 @dataclass(frozen=True, slots=True)
