@@ -35,16 +35,8 @@ from randquant.training.config import (
 )
 from randquant.training.records import RoundMetrics, RunRecord, RunSummary
 from randquant.training.run import Run
-from randquant.training.run_store import (
-    BASELINE,
-    REPORT,
-    RunStore,
-    Status,
-    read_finished,
-)
-from randquant.training.run_store import (
-    notes_on_runs as notes,
-)
+from randquant.training.run_store import BASELINE, REPORT, RunStore, Status, read_finished
+from randquant.training.run_store import notes_on_runs as notes
 from randquant.training.setup import stored_mechanism
 
 TABLE_ROWS = 20
@@ -684,10 +676,7 @@ def _charts(runs: Sequence[Status], labels: Sequence[str]) -> list[Figure]:
     if any(math.isfinite(y) for _, points, _ in epsilon for _, y in points):
         # Runs may differ in δ and neighbours: the notes say so, since the curves do not.
         note = " ".join(
-            [
-                f"{SO_FAR} Each at its run's δ and neighbours.",
-                *(f"{each}." for each in notes(runs)),
-            ]
+            [f"{SO_FAR} Each at its run's δ and neighbours.", *(f"{each}." for each in notes(runs))]
         )
         up = Axis("epsilon (log scale)", log=True, bound=True)
         charts.append(line_chart("Epsilon so far, per round", epsilon, "round", up, note=note))

@@ -43,12 +43,7 @@ from randquant.training.records import RoundMetrics
 from randquant.training.run import Run
 from randquant.training.run_store import RunStore, Secret, digest, run_key
 from randquant.training.schedule import most_participations
-from randquant.training.setup import (
-    RunInputs,
-    optimizer_step,
-    spent_before,
-    standardization_query,
-)
+from randquant.training.setup import RunInputs, optimizer_step, spent_before, standardization_query
 
 LARGEST_COHORT = 1000
 """Clients a round by default, if there are as many.

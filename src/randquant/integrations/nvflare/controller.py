@@ -23,13 +23,7 @@ from randquant._internal import files, validate
 from randquant._internal.files import make_folder
 from randquant._internal.serialization import to_json
 from randquant.aggregation.registry import from_record
-from randquant.integrations.nvflare.tasks import (
-    build_task,
-    number,
-    read,
-    read_arrays,
-    site_name,
-)
+from randquant.integrations.nvflare.tasks import build_task, number, read, read_arrays, site_name
 from randquant.planning.privacy import Privacy
 from randquant.privacy.guarantee import Neighboring
 from randquant.rounds.accountant import SO_FAR, RunAccountant
