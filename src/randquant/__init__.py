@@ -64,8 +64,7 @@ if TYPE_CHECKING:
     from randquant.statistics.survival import KaplanMeier, LogRank
     from randquant.statistics.table import Table, statistics
     from randquant.training.config import Server
-    from randquant.training.federated import train
-    from randquant.training.run import Run
+    from randquant.training.federated import Run, train
 
 __all__ = [
     "Audit",

@@ -26,7 +26,7 @@ HOMES = {
     "randquant.privacy.certificates.coordinate.Certificate": "certificate",
     "randquant.planning.compare.Comparison": "comparison",
     "randquant.planning.plans.Plan": "plan",
-    "randquant.training.run.Run": "run",
+    "randquant.training.federated.Run": "run",
     "randquant.rounds.store.History": "flower",
     "randquant.statistics.table.Table": "answers",
 }

@@ -13,9 +13,13 @@ if TYPE_CHECKING:
     from randquant.training.algorithm import (
         ABSENT_BATCH_SIZE,
         Algorithm,
+        OptimizerStep,
         RoundCollector,
         State,
         distributed_sgd,
+        from_tensors,
+        to_tensors,
+        torch_optimizer,
     )
     from randquant.training.config import (
         PLACES,
@@ -29,15 +33,8 @@ if TYPE_CHECKING:
     from randquant.training.execution import bind, load_parameters
     from randquant.training.execution import create as create_run
     from randquant.training.execution import execute as train_run
-    from randquant.training.federated import train
-    from randquant.training.optimizer import (
-        OptimizerStep,
-        from_tensors,
-        to_tensors,
-        torch_optimizer,
-    )
+    from randquant.training.federated import Run, train
     from randquant.training.records import RoundMetrics, RunRecord, RunSummary, SentRounds
-    from randquant.training.run import Run
     from randquant.training.run_store import (
         RunStore,
         Secret,

@@ -27,7 +27,13 @@ from randquant.privacy.accounting.ledger import Ledger
 from randquant.privacy.guarantee import Guarantee, Neighboring
 from randquant.rounds.offer import UpdatePreparation
 from randquant.rounds.parameter_free import ParameterFreeStep, squared_noise
-from randquant.training.algorithm import State
+from randquant.training.algorithm import (
+    MakeOptimizer,
+    OptimizerStep,
+    ServerStep,
+    State,
+    torch_optimizer,
+)
 from randquant.training.config import (
     AUTO,
     Task,
@@ -36,7 +42,6 @@ from randquant.training.config import (
     mechanism_fingerprint,
     scalars_with_updates,
 )
-from randquant.training.optimizer import MakeOptimizer, OptimizerStep, ServerStep, torch_optimizer
 from randquant.training.records import RoundMetrics
 from randquant.training.schedule import Schedule
 
