@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from randquant.channels.keys import Key
     from randquant.local_training.client import example_update
     from randquant.local_training.curvature import local_steps
-    from randquant.local_training.local import Local
-    from randquant.local_training.standardize import Standardize
+    from randquant.local_training.local import Local, Standardize
     from randquant.mechanisms import design
     from randquant.mechanisms.bins import erm, two_bins
     from randquant.mechanisms.from_design import mvu

@@ -31,12 +31,10 @@ from randquant._internal.files import make_folder
 from randquant._internal.serialization import from_json
 from randquant.channels.keys import Key
 from randquant.local_training.client import Learner
-from randquant.local_training.clients import ClientSet, is_in_memory
-from randquant.local_training.examples import Examples, converted, ready_type
+from randquant.local_training.data import ClientSet, Examples, converted, is_in_memory, ready_type
 from randquant.local_training.models import described, tensors
 from randquant.local_training.problem import Problem, without_addresses
-from randquant.local_training.standardize import FeatureStatistics, ask_statistics
-from randquant.local_training.standardized_model import client_matrices
+from randquant.local_training.standardize import FeatureStatistics, ask_statistics, client_matrices
 from randquant.statistics.surveys import survey_text
 from randquant.training import records
 from randquant.training.algorithm import ENGINE, Algorithm, RoundCollector, State, distributed_sgd

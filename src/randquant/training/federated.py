@@ -25,7 +25,7 @@ from randquant.channels.keys import Key
 from randquant.local_training.client import Learner
 from randquant.local_training.local import Local, Work
 from randquant.local_training.problem import Loss, Problem, make_problem
-from randquant.local_training.standardized_model import Standardized, standardized
+from randquant.local_training.standardize import Standardized, standardized
 from randquant.planning.planner import choose
 from randquant.planning.plans import Need
 from randquant.planning.privacy import CLIP_NORM, Privacy

@@ -187,7 +187,7 @@ def _arguments(path: Path, options: Mapping[str, Any]) -> tuple[dict[str, Any], 
 def _built(
     name: str, parameters: Mapping[str, Any], arguments: Mapping[str, Any]
 ) -> UpdateMechanism:
-    from randquant.local_training.clients import client_set
+    from randquant.local_training.data import client_set
     from randquant.local_training.problem import takes_classes
     from randquant.training import federated
     from randquant.training.config import configured_mechanism
