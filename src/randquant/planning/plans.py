@@ -15,8 +15,8 @@ from randquant.aggregation.helper_noise import describe_parties
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.mechanisms.record import CLIP_RMS_UNITS, CLOSE_CLIP_RMS_UNITS, UpdateSetting
 from randquant.mechanisms.registry import channel_mechanisms
+from randquant.planning.calibration import tuned_mechanism
 from randquant.planning.privacy import Privacy
-from randquant.planning.tuning import tuned_mechanism
 from randquant.privacy.accounting.accountant import by_relation, under_other_relation
 from randquant.privacy.accounting.sampling import HiddenCohorts, run_release
 from randquant.privacy.guarantee import Guarantee, Neighboring
