@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from randquant._internal import files, serialization, validate
-from randquant._internal.database import Database
+from randquant._internal.files import Database
 from randquant._internal.formatting import round_up
 from randquant.privacy.guarantee import NEIGHBORINGS, Guarantee, Neighboring, Trust
 from randquant.secure_sums.secagg.terms import ProtocolError

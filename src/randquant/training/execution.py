@@ -146,7 +146,7 @@ def execute(
         folder: made by `create`.
         inputs: those that the run was created with; another problem is refused.
         on_round: called after each round.
-        changes: settings to continue with, by name, among `store.CHANGEABLE_SETTINGS`; they are
+        changes: settings to continue with, by name, among `CHANGEABLE_SETTINGS`; they are
             saved.
 
     Returns:

@@ -29,8 +29,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from randquant._internal import files
-from randquant._internal.database import PARTIAL
-from randquant._internal.files import sync_folder
+from randquant._internal.files import PARTIAL, sync_folder
 from randquant._internal.serialization import from_json, to_json
 from randquant.channels.keys import Key
 from randquant.privacy.guarantee import SIMULATED, Guarantee, Neighboring
@@ -352,7 +351,7 @@ def clear_folder(folder: Path, overwrite: bool) -> None:
         FileExistsError: the folder has a run and `overwrite` is not set, or has other files.
     """
     if not is_run(folder):
-        if {path.name for path in folder.iterdir()} <= {files.NAME}:
+        if {path.name for path in folder.iterdir()} <= {files.LOCK_NAME}:
             return  # the lock file alone, of a process that was about to begin a run
         if not _is_interrupted_creation(folder):
             raise FileExistsError(
@@ -369,7 +368,7 @@ def clear_folder(folder: Path, overwrite: bool) -> None:
 
 def _is_interrupted_creation(folder: Path) -> bool:
     # The folder is deleted if so: anything that `create` does not write is a reason to keep it.
-    leftovers = {files.NAME, NAME + PARTIAL, f"{NAME}{PARTIAL}-journal"}
+    leftovers = {files.LOCK_NAME, NAME + PARTIAL, f"{NAME}{PARTIAL}-journal"}
     baseline, baseline_folder = RunStore(folder / BASELINE), None
     if baseline.folder.is_dir() and not baseline.folder.is_symlink():
         # A baseline is trained before its run: if it has begun, a run was here, and is gone.

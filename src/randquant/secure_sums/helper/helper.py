@@ -15,8 +15,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from randquant._internal import validate
-from randquant._internal.database import Database
-from randquant._internal.files import make_folder
+from randquant._internal.files import Database, make_folder
 from randquant.channels.keys import Key
 from randquant.secure_sums import masks
 from randquant.secure_sums.helper import joint_seed, proven
