@@ -9,7 +9,6 @@ from flower_rounds import noisy
 from power import Trace, reachable, restore
 
 from randquant._internal import files as disk
-from randquant._internal import files as disk
 from randquant.rounds import (
     THIS_CLIENT,
     DamagedFile,

@@ -25,14 +25,19 @@ from randquant.rounds.offer import Offer
 from randquant.rounds.protocol import UNREADABLE, NoAnswer, RoundMessage, logged
 from randquant.secure_sums.helper import proven
 from randquant.secure_sums.helper.collector import HelperSum
-from randquant.secure_sums.helper.joint_seed import JointSeed
-from randquant.secure_sums.helper.message import HelperTerms
+from randquant.secure_sums.helper.message import (
+    SEALED_BYTES,
+    SIGNATURE_BYTES,
+    HelperKey,
+    HelperTerms,
+    JointSeed,
+)
 from randquant.secure_sums.helper.request import MAX_OFFER_BYTES
-from randquant.secure_sums.helper.sealing import SEALED_BYTES, SIGNATURE_BYTES, HelperKey
-from randquant.secure_sums.secagg.graphs import Draw, Losses
 from randquant.secure_sums.secagg.server import SumServer
 from randquant.secure_sums.secagg.terms import (
     DEFAULT_THRESHOLD_SHARE,
+    Draw,
+    Losses,
     ProtocolError,
     Terms,
     share_of_neighbours,
