@@ -622,7 +622,7 @@ class HelperRound:
         totals = self._sum.unmask(answer, self.offer.largest).astype(np.int64)
         mechanism: Any = self._mechanism
         if mechanism.helper_noise and mechanism.server_noise:
-            # theory/helper-md, Proposition 14: against the helper, before anything is computed
+            # theory/helper-sums.md, Proposition 14: against the helper, before anything is computed
             # from the sum, and from the operating system, so that nobody can take it off again. A
             # server that is killed from here on has published nothing of this sum, and its next
             # round is another sum.
@@ -671,7 +671,7 @@ class WithHelper:
         TypeError, ValueError: an argument is of the wrong kind or out of bounds.
 
     References:
-        `docs/helper-md`, `docs/proven-md`; proofs in `docs/theory/helper-md`.
+        `docs/helper-sums.md`, `docs/proven-sums.md`; proofs in `docs/theory/helper-sums.md`.
     """
 
     helper: HelperConnection
