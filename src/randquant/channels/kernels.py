@@ -130,6 +130,8 @@ def encode_rows(
         )  # fmt: skip
 
 
+# Codes to bytes, and back.
+
 _BITS_8, _BITS_32 = np.uint64(8), np.uint64(32)
 # Unsigned like the words that they shift: a mix of both would not stay unsigned in numba.
 _WORD_MASK = np.uint64(2**32 - 1)

@@ -183,6 +183,9 @@ def site_number(site: str) -> int:
     return int.from_bytes(hashlib.sha256(site.encode()).digest()[:8], "little")
 
 
+# The server's side: rounds of protected updates, their mean, and their account.
+
+
 @dataclass(frozen=True)
 class JobOptions:
     """Further settings of a job.
@@ -532,6 +535,8 @@ def _dimension(model: Any) -> int:
         )
     return Layout.from_model(read_arrays(DXO(DataKind.WEIGHTS, dict(state)))).dimension
 
+
+# The site's side: a filter that lets only protected updates out.
 
 FAILED = ReturnCode.EXECUTION_EXCEPTION
 FAILURES = tuple(code for name, code in vars(ReturnCode).items() if name.isupper() and name != "OK")

@@ -437,6 +437,8 @@ def _kind(value: Any) -> str:
     return f"a {type(value).__name__}"
 
 
+# All clients' data, checked before the run, or read and checked when their turn comes.
+
 MADE_UP_BATCH_SIZE = 12
 """Made-up examples that show what a model does, such as drawing random numbers. With fewer, a small
 dropout rate might change none of them; more would take more time."""

@@ -553,6 +553,8 @@ def _is_hooked(model: nn.Module) -> bool:
     )
 
 
+# Updates of clients that are computed one after another, whatever the model.
+
 MAX_CLIPPED_EXAMPLES, MAX_CLIPPED_NUMBERS = 64, 2**26
 """Most examples whose gradients are computed, and clipped, in one vectorised pass, and most numbers
 in these gradients, 256 MiB, unless one gradient has more. Twice as many examples gain little speed,

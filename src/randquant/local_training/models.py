@@ -294,6 +294,8 @@ def is_batch_norm(layer: nn.Module) -> bool:
     return norm and bool(layer.track_running_stats)
 
 
+# Recurrent layers and dropout written out in operations that vmap has rules for.
+
 RECURRENT_KINDS = (nn.RNN, nn.GRU, nn.LSTM)
 
 

@@ -445,6 +445,8 @@ class ServerStatistics:
                 called(self._model, map_tensors(lambda each: each.to(self._device), features))
 
 
+# Batches of a problem's examples on a device, gathered for each step.
+
 EVALUATION_BATCH_SIZE = 100
 """Examples that are evaluated in one pass. With more, the outputs of a layer leave the processor's
 cache before the next layer reads them: a convolution then takes more than twice as long."""

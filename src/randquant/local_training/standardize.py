@@ -165,6 +165,9 @@ def ask_statistics(
     return FeatureStatistics(query.bounds, means.tolist(), spreads.tolist(), query.features)
 
 
+# A model that is trained on standardised values, and takes and predicts raw ones.
+
+
 class Standardized(nn.Module):
     """A model that takes raw features and predicts raw targets.
 

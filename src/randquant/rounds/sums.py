@@ -296,6 +296,9 @@ def step_in(pending: Requests) -> str:
     return next((request.step for request in pending.values()), "")
 
 
+# Secure sums among the clients of a round: the server's steps, and a run's settings of them.
+
+
 class SecureSum:
     """A sum of codes by secure aggregation: the server sees only the sum.
 
@@ -523,6 +526,8 @@ class AmongClients:
         terms = Terms(session, tuple(clients), offer.size, bits, least, degree, offer=digest)
         return SecureSum(offer, terms, log, self.directory)
 
+
+# Secure sums with a helper: one message from each client, and one request to the helper.
 
 Integrity = Literal["masked", "proven"]
 """Guarantee about a hostile client's vector in a sum: none (`masked`), or valid codes

@@ -270,6 +270,8 @@ def from_tensors(arrays: Mapping[str, np.ndarray], text: str) -> OptimizerState:
     return value(json.loads(text))
 
 
+# One round: a cohort's uploads, their mean, and the state after the server's step.
+
 ABSENT_BATCH_SIZE = 16
 """Absent clients whose zeros are encoded in one call.
 

@@ -117,6 +117,9 @@ def _callbacks(on_round: Callback | Sequence[Callback] | None) -> tuple[Callback
 Rounds = Annotated[int, Meta(ge=1, le=1_000_000)]
 Delta = Annotated[float, Meta(ge=0, lt=1)]
 
+
+# The configuration of a run.
+
 NUMBER_NAMES = ("accuracy", "loss", "num-examples")
 """Names of the numbers that a client may send with its update: accuracy and loss of the model that
 it receives on its data, and how many examples it has."""

@@ -546,6 +546,9 @@ def _warm_up(setup: TrainingSetup, config: TrainConfig) -> int:
     return mechanism.upload_bytes(dimension, cohort)
 
 
+# Digests of a run's model, loss and data, so that it continues with no others.
+
+
 @dataclass(frozen=True, slots=True)
 class Binding:
     """Digests of a run's problem, in hexadecimal.

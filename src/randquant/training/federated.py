@@ -512,6 +512,9 @@ def _with_optimizer(config: TrainConfig, problem: Problem) -> TrainConfig:
     return config.changed(server_optimizer=name, server_options=recorded, learning_rate=float(rate))
 
 
+# The result: the model, its guarantee, and the metrics of each round.
+
+
 class Run:
     """A finished run.
 

@@ -436,6 +436,8 @@ def commitment(config: TrainConfig, key: Key) -> str:
     return key.fold_in("commitment").words(2).tobytes().hex() if config.seed is None else ""
 
 
+# The status of runs, read from their stores: nothing is trained, locked or changed.
+
 State = Literal["finished", "unfinished", "being trained", "damaged"]
 
 

@@ -334,6 +334,8 @@ def _parts(value: object) -> tuple[Any, ...]:
     return (value if isinstance(value, list | str | bytes) else bytes(8),)
 
 
+# Grids that carry the messages, and a round on a grid.
+
 NETWORK_GRID_NAMES = ("HttpGrid", "GrpcGrid")
 """Flower's grids that poll for replies every three seconds."""
 

@@ -211,6 +211,8 @@ def _dimension(model: Any, local: Local) -> int:
     return layout.dimension
 
 
+# The strategy, and what it asks of the strategy that it wraps.
+
 STORE_NAME = "server.sqlite"
 
 UNSUPPORTED_STRATEGY_NAMES = (
