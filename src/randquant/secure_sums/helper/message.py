@@ -1,10 +1,10 @@
 """A client's one message: its masked vector, and the mask's seed, sealed for the helper.
 
-    bytes   field
-    4       "RQH1"
-    n       the sealed seed; n = 1,168, or 80 with X25519
-    0 or 64 the client's signature of the sealed seed, if it has an identity
-    rest    the masked vector, as a payload of `channels.wire`
+bytes   field
+4       "RQH1"
+n       the sealed seed; n = 1,168, or 80 with X25519
+0 or 64 the client's signature of the sealed seed, if it has an identity
+rest    the masked vector, as a payload of `channels.wire`
 
 Server and helper draw a round's public seed together: neither chooses it. The server commits to its
 part, and the helper signs the commitment. The seed is a hash of both, so that a client can check it
@@ -387,7 +387,6 @@ def masked_message(
 
     Example:
         >>> from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-        >>> from randquant.secure_sums.helper.message import OpeningKey
         >>> secret = Ed25519PrivateKey.generate()
         >>> pinned = secret.public_key().public_bytes_raw()
         >>> key = OpeningKey.generate("X25519", secret).key
