@@ -316,6 +316,7 @@ def calibrate(
 
     Example:
         >>> from randquant.aggregation.baselines import LocalGaussian
+        >>> from randquant.planning.calibration import OutOfReach
         >>> found = calibrate(lambda z: LocalGaussian(1.0, z), 8.0, 1e-6, 1000, rounds=5)
         >>> round(found.noise, 3), 7.99 < found.guarantee.epsilon <= 8
         (1.461, True)

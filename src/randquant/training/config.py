@@ -466,6 +466,7 @@ def configured_mechanism(config: TrainConfig) -> UpdateMechanism:
 
     Example:
         >>> from randquant import Privacy
+        >>> from randquant.training.config import Task
         >>> noise = {"clip_norm": 1.0, "noise_multiplier": 2.0}
         >>> config = TrainConfig(Task(200), "local-gaussian", noise, cohort=40, trust=None,
         ...                      privacy=Privacy(clip_norm=None))
@@ -496,6 +497,7 @@ def describe_upload(config: TrainConfig, dimension: int) -> str:
 
     Example:
         >>> from randquant import Privacy
+        >>> from randquant.training.config import Task
         >>> privacy = Privacy(numbers=("accuracy",))
         >>> describe_upload(TrainConfig(Task(200), "rqm", cohort=40, privacy=privacy), 650)
         '650 coordinates and 1 number beside them'

@@ -387,6 +387,7 @@ def masked_message(
 
     Example:
         >>> from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+        >>> from randquant.secure_sums import OpeningKey
         >>> secret = Ed25519PrivateKey.generate()
         >>> pinned = secret.public_key().public_bytes_raw()
         >>> key = OpeningKey.generate("X25519", secret).key

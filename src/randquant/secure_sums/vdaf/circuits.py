@@ -411,6 +411,7 @@ class SumVec(RangeChecked):
     Example:
         >>> import os
         >>> from randquant.secure_sums.vdaf import Prio3
+        >>> from randquant.secure_sums import Field64
         >>> bits = SumVec(Field64, length=6, max_measurement=1, chunk_length=2)
         >>> prio3 = Prio3(bits, algorithm=0xFFFFFFFF, proofs=3)
         >>> nonce, key = os.urandom(16), os.urandom(32)
