@@ -26,7 +26,7 @@ from torch.func import functional_call, vmap
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from randquant.local_training.rewritten_layers import written_out
+from randquant.local_training.models import written_out
 from randquant.privacy import gaussian_noise
 
 try:

@@ -38,8 +38,8 @@ from randquant.integrations import ClientState, QuantizedStrategy
 from randquant.privacy import channel_record
 from randquant.rounds import MEMBERSHIP_RECORD, Membership, RunAccountant, ServerStore, terms_text
 from randquant.training import RunStore, State, TrainConfig, read_run, train
-from randquant.training.runs import binding
-from randquant.training.runs.store import BASELINE, NAME, commitment, read_finished, run_key
+from randquant.training.execution import Binding
+from randquant.training.run_store import BASELINE, NAME, commitment, read_finished, run_key
 
 REFUSED = (ValueError, TypeError, OSError)
 
@@ -153,7 +153,7 @@ def _said(home: Path) -> tuple:
                 parts += [whole, repr(at.optimizer)]
         parts += [found, store.config(), sent]
     own = RunStore(home)
-    problem = from_json(binding.Binding, own.record("problem"))
+    problem = from_json(Binding, own.record("problem"))
     return (*parts, problem, _key(own), read_finished(home))
 
 

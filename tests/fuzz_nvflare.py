@@ -22,9 +22,8 @@ from damage import damaged, damaged_json
 from nvflare.apis.shareable import Shareable
 from nvflare_job import Server, asked, context_of, passed, result
 
-from randquant.integrations import REQUEST, SESSION, TERMS, QuantizeFilter, number
-from randquant.integrations.nvflare import tasks
-from randquant.integrations.nvflare.tasks import PAYLOAD
+from randquant.integrations import REQUEST, SESSION, TERMS, QuantizeFilter, site_number
+from randquant.integrations.nvflare import PAYLOAD, read_answer
 from randquant.rounds import THIS_CLIENT
 
 SITE = "va"
@@ -131,8 +130,8 @@ def _read_task(data: bytes, folder: Path) -> None:
 def _read_answer(data: bytes, _folder: Path) -> None:
     server, _, good = _job()
     server.log.clear()
-    site, now = number(SITE), copy.copy(server.sum)
-    answer = tasks.read(_changed(data, good), now.session)
+    site, now = site_number(SITE), copy.copy(server.sum)
+    answer = read_answer(_changed(data, good), now.session)
     now.take([(site, answer)])
     if not now.clients:
         line = next(line for line in server.log if f"client {site} to" in line)
@@ -141,5 +140,5 @@ def _read_answer(data: bytes, _folder: Path) -> None:
         assert "dropped: Expected" in line, f"not our sentence: {line}"
         raise ValueError("Expected another answer.")
     wanted = copy.copy(server.sum)
-    wanted.take([(site, tasks.read(good, now.session))])
+    wanted.take([(site, read_answer(good, now.session))])
     assert np.array_equal(now.mean(), wanted.mean()), "other codes"

@@ -86,7 +86,7 @@ class Trace:
         self._files = Files("traced", "")
         flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_URI
         monkeypatch.setattr(
-            "randquant._internal.database.sqlite3.connect",
+            "randquant._internal.files.sqlite3.connect",
             lambda address, **_: Connection(address, flags=flags, vfs="traced"),
         )
 
@@ -116,7 +116,7 @@ class Trace:
 
             return Followed()
 
-        for module in ("serialization", "database"):
+        for module in ("serialization", "files"):
             monkeypatch.setattr(f"randquant._internal.{module}.open", opened, raising=False)
 
     def _name(self, path) -> str:

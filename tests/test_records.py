@@ -47,7 +47,7 @@ from randquant.secure_sums import (
 from randquant.statistics import survey
 from randquant.statistics.surveys import survey_from, survey_text
 from randquant.training import RoundMetrics, RunSummary, SentRounds, TrainConfig
-from randquant.training.runs.binding import Binding
+from randquant.training.execution import Binding
 
 OTHER_WORDS = {
     "aggregate": "local", "local": "aggregate", "central": "local", "model": "local",

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from randquant.channels.keys import Key
     from randquant.local_training.client import example_update
     from randquant.local_training.curvature import local_steps
-    from randquant.local_training.local import Local
-    from randquant.local_training.standardize import Standardize
+    from randquant.local_training.local import Local, Standardize
     from randquant.mechanisms import design
     from randquant.mechanisms.binomial_codes import imvu, pbm
     from randquant.mechanisms.from_design import mvu
@@ -57,9 +56,8 @@ if TYPE_CHECKING:
     from randquant.statistics.moments import Covariance, LinearRegression, Mean
     from randquant.statistics.surveys import Survey, survey
     from randquant.statistics.table import SurveyMechanism, Table, statistics
-    from randquant.training.federated import train
-    from randquant.training.run import Run
-    from randquant.training.server import Server
+    from randquant.training.config import Server
+    from randquant.training.federated import Run, train
 
 __all__ = [
     "Audit",

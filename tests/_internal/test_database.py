@@ -9,8 +9,7 @@ import sys
 
 import pytest
 
-from randquant._internal.database import Database
-from randquant._internal.files import exists
+from randquant._internal.files import Database, exists
 
 BEGIN = """
 import sqlite3, sys

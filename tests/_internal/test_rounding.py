@@ -27,7 +27,6 @@ from randquant.planning import (
     Plan,
     Privacy,
     compare,
-    tuning,
 )
 from randquant.privacy import Guarantee, Interval
 from randquant.privacy.certificates import coordinate
@@ -108,7 +107,7 @@ def of_a_sum() -> str:
 
 def of_a_family() -> str:
     search = SimpleNamespace(memory={0: SimpleNamespace(epsilon=UPPER)})
-    return tuning._Search.reason(search)
+    return compare._Search.reason(search)
 
 
 def of_a_metric() -> str:

@@ -18,8 +18,8 @@ from randquant.channels import (
     Key,
     encode_payload,
     encode_payloads,
-    encoding_kernel,
     floats,
+    kernels,
     tables,
     wire,
 )
@@ -85,16 +85,16 @@ def test_rows_of_any_length_and_however_many_at_a_time(count, slab, monkeypatch)
 
 
 def test_rows_whose_draws_are_not_settled_are_drawn_again(monkeypatch):
-    original = encoding_kernel.encode_rows
+    original = kernels.encode_rows
 
     def unsettled(*arguments):
         original(*arguments)
         bodies, statuses = arguments[-2:]
-        bodies[1::2], statuses[1::2] = 0, encoding_kernel.TIE
+        bodies[1::2], statuses[1::2] = 0, kernels.TIE
 
     x, keys = normal(4 * 50).reshape(4, 50), [Key.generate() for _ in range(4)]
     expected = encode_payloads(PAPER, x, [Key(key._secret) for key in keys])
-    monkeypatch.setattr(encoding_kernel, "encode_rows", unsettled)
+    monkeypatch.setattr(kernels, "encode_rows", unsettled)
     assert encode_payloads(PAPER, x, keys) == expected
     with pytest.raises(ValueError, match="Expected an unused key"):
         encode_payloads(PAPER, x, keys)

@@ -24,7 +24,7 @@ from randquant.channels import (
     Key,
     encode_payload,
     encode_payloads,
-    encoding_kernel,
+    kernels,
     scratch,
     tables,
     wire,
@@ -176,9 +176,9 @@ def test_a_draw_that_32_bits_settle_is_no_tie():
     channel = Channel(
         np.array([-1.0, 1.0]), np.arange(2.0), np.array([row_of([7 * STEP - 1])] * 2), 2**62
     )
-    for first, status in ((5, 0), (6, encoding_kernel.TIE), (7, 0)):
+    for first, status in ((5, 0), (6, kernels.TIE), (7, 0)):
         words, body = np.full(1, first << 32, np.uint64), np.zeros(1, np.uint8)
-        assert encoding_kernel.encode(np.zeros(1), words, NONE, *tables(channel), 8, body) == status
+        assert kernels.encode(np.zeros(1), words, NONE, *tables(channel), 8, body) == status
 
 
 @pytest.mark.parametrize("clip", [1.0, 1.5, 0.1, 1 / 3, 700.0, 2.7e-9])

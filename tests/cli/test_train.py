@@ -22,11 +22,11 @@ from randquant.training import (
     PLACES,
     RunStore,
     TrainConfig,
+    execution,
     federated,
     load_parameters,
     read_finished,
 )
-from randquant.training.runs import execution
 
 ROOT = Path(__file__).parents[2]
 OWN = """

@@ -8,7 +8,7 @@ from flower_rounds import ANYTHING, exact, fedavg, mean_of, model, mover
 from flwr.app import RecordDict
 
 from randquant.integrations import PollingGrid, QuantizedStrategy
-from randquant.integrations.flower import strategy as grids
+from randquant.integrations.flower import messages as grids
 
 
 class HttpGrid(InProcessGrid):

@@ -33,7 +33,7 @@ from randquant.secure_sums import (
     unseal,
 )
 from randquant.secure_sums.secagg import crypto
-from randquant.secure_sums.secagg.messages import PART_BYTES, context
+from randquant.secure_sums.secagg.crypto import PART_BYTES, context
 
 DOCS = Path(__file__).parents[2] / "docs" / "flower-security.md"
 VICTIM, CLIENTS, DIMENSION, ROUNDS = 1, 400, 1000, 3

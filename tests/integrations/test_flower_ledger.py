@@ -15,7 +15,7 @@ from flower_grid import answers_of, context_of, counted, ledger_of, over_the_wir
 from flower_rounds import ask, exact, grid_of, noisy, one_round
 from flwr.app import RecordDict
 
-from randquant._internal import database, serialization
+from randquant._internal import files, serialization
 from randquant.rounds import (
     ACCOUNT_RECORD,
     THIS_CLIENT,
@@ -336,7 +336,7 @@ def test_a_check_is_given_up_if_others_never_rest(tmp_path):
 
 
 def test_an_account_is_not_waited_for_for_ever(tmp_path, monkeypatch):
-    monkeypatch.setattr(database, "LOCK_TIMEOUT_SECONDS", 0.1)
+    monkeypatch.setattr(files, "LOCK_TIMEOUT_SECONDS", 0.1)
     context = context_of(tmp_path / "account")
     with ledger_of(context).locked(), pytest.raises(OSError, match="locked") as error:
         answer(context)

@@ -8,7 +8,6 @@ from flower_grid import context_of, counted, ledger_of
 from flower_rounds import noisy
 from power import Trace, reachable, restore
 
-from randquant._internal import database
 from randquant._internal import files as disk
 from randquant.rounds import (
     THIS_CLIENT,
@@ -81,8 +80,8 @@ def of_server(folder):
 def judged(events, read, tmp_path, monkeypatch):
     """For each reachable state: (released before the cut, what the account states or None)."""
     # What is read is not written again in earnest: no second power cut is tried.
-    quick = tuple(each.replace("EXTRA", "OFF") for each in database.SETTINGS)
-    monkeypatch.setattr(database, "SETTINGS", quick)
+    quick = tuple(each.replace("EXTRA", "OFF") for each in disk.DATABASE_SETTINGS)
+    monkeypatch.setattr(disk, "DATABASE_SETTINGS", quick)
     for number, (noted, files) in enumerate(reachable(events)):
         folder = restore(files, tmp_path / f"{read.__name__}{number}")
         try:
@@ -103,19 +102,19 @@ def test_no_power_cut_makes_an_account_state_less_than_was_released(
 
 
 def forgets_the_names(monkeypatch):
-    monkeypatch.setattr(database, "sync_folder", lambda folder: None)
+    monkeypatch.setattr(disk, "sync_folder", lambda folder: None)
 
 
 def forgets_the_bytes(monkeypatch):
     """As SQLite does by itself where nothing is set, or on a disk that says it has flushed."""
-    settings = tuple(s.replace("EXTRA", "OFF") for s in database.SETTINGS)
-    monkeypatch.setattr(database, "SETTINGS", settings)
+    settings = tuple(s.replace("EXTRA", "OFF") for s in disk.DATABASE_SETTINGS)
+    monkeypatch.setattr(disk, "DATABASE_SETTINGS", settings)
 
 
 def forgets_that_it_deleted(monkeypatch):
     """A journal that comes back undoes what was committed."""
-    settings = tuple(s.replace("EXTRA", "FULL") for s in database.SETTINGS)
-    monkeypatch.setattr(database, "SETTINGS", settings)
+    settings = tuple(s.replace("EXTRA", "FULL") for s in disk.DATABASE_SETTINGS)
+    monkeypatch.setattr(disk, "DATABASE_SETTINGS", settings)
 
 
 def forgets_new_folders(monkeypatch):

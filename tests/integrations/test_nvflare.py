@@ -25,8 +25,7 @@ from randquant._internal import files
 from randquant._internal.formatting import round_up
 from randquant.aggregation import AdditiveMechanism, VectorMechanism
 from randquant.integrations import REQUEST, SESSION, QuantizeController, QuantizeFilter
-from randquant.integrations.nvflare import tasks
-from randquant.integrations.nvflare.tasks import PAYLOAD
+from randquant.integrations.nvflare import PAYLOAD, read_arrays, request_in
 from randquant.mechanisms import stochastic_rounding
 from randquant.privacy import account, run_release
 from randquant.rounds import Layout
@@ -235,7 +234,7 @@ def test_tensors_are_sent_as_arrays_are(tmp_path):
     torch = pytest.importorskip("torch")
     kinds = {"weight": torch.bfloat16, "bias": torch.float64}
     update = {name: torch.full(MODEL[name].shape, 0.25, dtype=kinds[name]) for name in UPDATE}
-    found = tasks.read_arrays(from_shareable(result({**update, "n": torch.tensor(3)})))
+    found = read_arrays(from_shareable(result({**update, "n": torch.tensor(3)})))
     assert all(np.array_equal(found[name], np.full(MODEL[name].shape, 0.25)) for name in UPDATE)
     assert of_va(Server(tmp_path), result(update))
 
@@ -295,7 +294,7 @@ def test_tasks_that_are_no_requests_are_refused(tmp_path):
     none = asked(server)
     none["__headers__"] = 3
     with pytest.raises(ValueError, match="a task without a request"):
-        tasks.request_in(none)
+        request_in(none)
     with pytest.raises(ValueError, match="task data and for task results"):
         server.filters["va"].process(result(), context_of("va"))
 

@@ -11,8 +11,8 @@ from nvflare_job import SITES, Server
 from proven_sums import lie
 
 from randquant.aggregation import VectorMechanism
-from randquant.integrations import QuantizeFilter, number
-from randquant.integrations.nvflare.tasks import PAYLOAD
+from randquant.integrations import QuantizeFilter, site_number
+from randquant.integrations.nvflare import PAYLOAD
 from randquant.mechanisms import stochastic_rounding
 from randquant.privacy import account
 from randquant.rounds import RemoteHelper, WithHelper, write_certificates
@@ -70,14 +70,14 @@ def test_sites_are_summed_by_a_helper(integrity, tmp_path):
     for now in server.sums if integrity == "proven" else ():
         assert now.terms.largest == 1
         assert now.upload_bytes == message_bytes(now.terms)
-        assert now._sum.clients == set(map(number, SITES))
+        assert now._sum.clients == set(map(site_number, SITES))
 
 
 @pytest.mark.parametrize(
     "broken",
     [
         lambda terms, payload: payload[:-40] + bytes([payload[-40] ^ 1]) + payload[-39:],
-        lambda terms, payload: lie(terms, number("va"), [7] * terms.dimension),
+        lambda terms, payload: lie(terms, site_number("va"), [7] * terms.dimension),
     ],
     ids=["a share or a blind is changed", "a proof, as an honest site's, that each code is 7"],
 )
@@ -95,9 +95,9 @@ def test_a_site_that_proves_no_codes_is_left_out_and_named(broken, tmp_path):
     server.run()
     assert len(server.saved) == 1, server.log
     [now] = server.sums
-    assert list(now.refused) == [number("va")]
+    assert list(now.refused) == [site_number("va")]
     assert now.clients == 2
-    assert any(f"client {number('va')}" in line for line in server.log)
+    assert any(f"client {site_number('va')}" in line for line in server.log)
 
 
 def test_a_site_that_trusts_no_helper_or_another_sends_nothing(tmp_path):

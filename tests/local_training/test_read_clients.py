@@ -17,7 +17,7 @@ import randquant as rq
 from randquant.aggregation import LocalGaussian
 from randquant.channels import Key
 from randquant.local_training import Learner, StoredExamples, Work, as_examples, make_problem
-from randquant.local_training.batches import MAX_TABLE_BYTES
+from randquant.local_training.problem import MAX_TABLE_BYTES
 
 RNG = np.random.default_rng(0)
 SIZES = (5, 9, 3, 7)
@@ -225,7 +225,7 @@ FORMS = {
 @pytest.fixture(params=["table", "rows"])
 def table(request, monkeypatch):
     if request.param == "rows":
-        monkeypatch.setattr("randquant.local_training.batches.MAX_TABLE_BYTES", 0)
+        monkeypatch.setattr("randquant.local_training.problem.MAX_TABLE_BYTES", 0)
 
 
 @pytest.mark.usefixtures("table")
@@ -315,7 +315,7 @@ def test_rows_of_a_table_are_those_of_each_client(work, monkeypatch):
     data = [Subset(whole, range(5, 14)), FORMS["strided"](*DATA[2]), DATA[0]]
     results = []
     for limit in (0, MAX_TABLE_BYTES):
-        monkeypatch.setattr("randquant.local_training.batches.MAX_TABLE_BYTES", limit)
+        monkeypatch.setattr("randquant.local_training.problem.MAX_TABLE_BYTES", limit)
         learner = Learner(make_problem(model(), data, test=data[0]), work)
         assert (learner._data._table is None) == (limit == 0)
         results.append((*learner.updates([2, 0, 1], KEY), learner.evaluate(0), learner.evaluate()))
@@ -333,7 +333,7 @@ def test_a_table_is_made_of_little_data_in_memory_only(tmp_path, monkeypatch):
         (DATA, size - 1, False),
         (files, size, False),
     ):
-        monkeypatch.setattr("randquant.local_training.batches.MAX_TABLE_BYTES", limit)
+        monkeypatch.setattr("randquant.local_training.problem.MAX_TABLE_BYTES", limit)
         assert (Learner(make_problem(model(), clients))._data._table is not None) == joined
 
 

@@ -10,7 +10,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 
 from randquant.channels import Key
 from randquant.local_training import Learner, Work, make_problem
-from randquant.local_training.rewritten_layers import WrittenOut, written_out
+from randquant.local_training.models import WrittenOut, written_out
 
 INPUTS, STEPS = 3, 6
 KINDS = {"rnn": (nn.RNN, {}), "relu": (nn.RNN, {"nonlinearity": "relu"}), "gru": (nn.GRU, {}),

@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 from randquant.channels import Key
 from randquant.local_training import KNOWN_ATTENTION, Learner, Work, dry_run, make_problem
-from randquant.local_training.clients import client_set
+from randquant.local_training.data import client_set
 from randquant.local_training.row_wise import RULES, _constant, read
 
 KEY = Key.from_seed(3)

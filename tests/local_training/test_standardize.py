@@ -27,8 +27,7 @@ from randquant.planning import planner
 from randquant.privacy import account, round_up
 from randquant.reports import render_run
 from randquant.statistics import SurveyMechanism, survey
-from randquant.training import RunStore, Task, TrainConfig, federated, read_run
-from randquant.training.runs import execution, setup
+from randquant.training import RunStore, Task, TrainConfig, execution, federated, read_run, setup
 
 WEIGHTS = torch.tensor([[0.9], [-40.0]])
 SCALED = rq.Standardize([0, 0.0], [400, 10.0], target=(-600, 600))

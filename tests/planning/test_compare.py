@@ -13,7 +13,8 @@ from strategies import channels
 import randquant as rq
 from randquant.channels import Channel, from_probabilities
 from randquant.mechanisms import CoordinateTarget, build, channel_mechanisms, unregister
-from randquant.planning import Unreachable, compare, tune_coordinate, tuning
+from randquant.planning import Unreachable, compare, tune_coordinate
+from randquant.planning.compare import tunable_mechanisms
 from randquant.reports.channels import comparison_json, comparison_notes, comparison_page
 
 
@@ -34,7 +35,7 @@ def response(clip: float, levels: int, noise: float) -> Channel:
 @settings(max_examples=80)
 @given(channels())
 def test_the_fast_epsilon_of_a_search_is_the_certified_one(channel):
-    fast = tuning._Candidate({}, channel).epsilon
+    fast = compare._Candidate({}, channel).epsilon
     interval = rq.certify(channel).epsilon
     assert interval.lower * (1 - 1e-13) <= fast <= interval.upper * (1 + 1e-13)
 
@@ -47,9 +48,7 @@ ZOOMS = {"optm": 0}
     [
         pytest.param(*case, marks=[pytest.mark.slow] * (case[0] == 4 and case[2] == "optm"))
         for case in (
-            (*of, name)
-            for of in ((2, 0.3), (4, 1.3), (4, 5.0))
-            for name in tuning.tunable_mechanisms()
+            (*of, name) for of in ((2, 0.3), (4, 1.3), (4, 5.0)) for name in tunable_mechanisms()
         )
     ],
 )
@@ -123,7 +122,7 @@ def test_every_mechanism_is_compared_unless_some_are_chosen(monkeypatch):
 
     monkeypatch.setattr(compare, "tune_coordinate", nothing)
     found = compare.at_equal_epsilon(1.0, 1, 1.0, mechanisms="all")
-    assert sorted(entry.mechanism for entry in found.entries) == sorted(tuning.tunable_mechanisms())
+    assert sorted(entry.mechanism for entry in found.entries) == sorted(tunable_mechanisms())
     assert found.left_out == ()
     quick = compare.at_equal_epsilon(1.0, [1], 1.0)
     assert list(quick.left_out) == ["optm"]

@@ -26,20 +26,13 @@ from torch import nn
 from randquant.aggregation import HelperNoise, Number
 from randquant.channels import Key
 from randquant.flower import Offer, QuantizedStrategy, QuantizeMod, WithHelper
-from randquant.integrations import QuantizeFilter, number
+from randquant.integrations import QuantizeFilter, site_number
 from randquant.local_training import Evaluation, Local
 from randquant.planning import Privacy
 from randquant.rounds import RELATIVE_LOSS, Member, ServerRun
 from randquant.rounds import member as rounds_member
 from randquant.secure_sums import Helper
-from randquant.training import (
-    RunInputs,
-    Task,
-    TrainConfig,
-    distributed_sgd,
-    make_problem,
-    prepare,
-)
+from randquant.training import RunInputs, Task, TrainConfig, distributed_sgd, make_problem, prepare
 
 CLIENTS, ROUNDS, DIMENSION, KEY = 3, 3, 14, Key.from_seed(5)
 NUMBERS = Number("accuracy"), Number("num-examples", 0, 40)
@@ -153,7 +146,7 @@ def deployed(monkeypatch):
     seen, calls = Seen(), {}
     encode, step = Member.encode, ServerRun.step
     clients = {**{node: node for node in range(CLIENTS)},
-               **{number(site): place for place, site in enumerate(SITES)}}  # fmt: skip
+               **{site_number(site): place for place, site in enumerate(SITES)}}  # fmt: skip
 
     def encoded(self, agreed, *args, **options):
         client = clients[self.number]

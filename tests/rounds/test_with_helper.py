@@ -271,7 +271,7 @@ def test_an_offer_that_is_too_long_for_a_helper_is_asked_of_nobody(
     tmp_path, identity, trusting, monkeypatch
 ):
     helper, grid = Helper(tmp_path, identity), grid_of(trusting)
-    monkeypatch.setattr("randquant.rounds.with_helper.MAX_OFFER_BYTES", 100)
+    monkeypatch.setattr("randquant.rounds.sums.MAX_OFFER_BYTES", 100)
     with pytest.raises(RoundsFailed, match="an offer of 100 characters at most"):
         trained(trusting, helper, grid=grid, patience=1)
     assert not grid.seen

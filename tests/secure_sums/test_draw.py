@@ -5,7 +5,7 @@ import os
 import pytest
 
 from randquant.secure_sums import HASH_BYTES, Draw, ProtocolError
-from randquant.secure_sums.secagg.graphs import PART_BYTES, proved
+from randquant.secure_sums.secagg.terms import PART_BYTES, check_draw
 
 SESSION = b"run, round"
 
@@ -21,7 +21,7 @@ def drawn(clients):
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 7, 8, 33])
 def test_every_client_finds_the_same_seed(count):
     commitment, parts, seed, proofs = drawn(range(10, 10 + count))
-    assert {proved(SESSION, commitment, c, parts[c], proofs[c]) for c in parts} == {seed}
+    assert {check_draw(SESSION, commitment, c, parts[c], proofs[c]) for c in parts} == {seed}
     depth = (count - 1).bit_length()
     assert max(map(len, proofs.values())) == PART_BYTES + depth * (1 + HASH_BYTES)
 
@@ -31,32 +31,32 @@ def test_a_seed_that_the_server_chooses_after_seeing_parts_is_refused():
     commitment, parts, _, proofs = drawn(range(5))
     own = os.urandom(PART_BYTES)
     with pytest.raises(ProtocolError, match="committed to before it saw"):
-        proved(SESSION, commitment, 2, parts[2], own + proofs[2][PART_BYTES:])
+        check_draw(SESSION, commitment, 2, parts[2], own + proofs[2][PART_BYTES:])
 
 
 def test_no_part_can_be_left_out_or_changed():
     """Whatever a server changes, the client finds another seed, or refuses."""
     commitment, parts, seed, proofs = drawn(range(6))
     others = {
-        proved(SESSION, commitment, 2, os.urandom(PART_BYTES), proofs[2]),
-        proved(SESSION, commitment, 2, parts[2], proofs[3]),
-        proved(SESSION, commitment, 3, parts[2], proofs[2]),
-        proved(SESSION, commitment, 2, parts[2], proofs[2][: PART_BYTES + 33]),
+        check_draw(SESSION, commitment, 2, os.urandom(PART_BYTES), proofs[2]),
+        check_draw(SESSION, commitment, 2, parts[2], proofs[3]),
+        check_draw(SESSION, commitment, 3, parts[2], proofs[2]),
+        check_draw(SESSION, commitment, 2, parts[2], proofs[2][: PART_BYTES + 33]),
     }
     for place in range(PART_BYTES, len(proofs[2])):
         if (place - PART_BYTES) % 33:
             changed = bytearray(proofs[2])
             changed[place] ^= 1
-            others.add(proved(SESSION, commitment, 2, parts[2], bytes(changed)))
+            others.add(check_draw(SESSION, commitment, 2, parts[2], bytes(changed)))
     assert seed not in others
     with pytest.raises(ProtocolError, match="committed"):
-        proved(b"another round", commitment, 2, parts[2], proofs[2])
+        check_draw(b"another round", commitment, 2, parts[2], proofs[2])
 
 
 @pytest.mark.parametrize("proof", [b"", bytes(31), bytes(33), bytes(32 + 65 * 33)])
 def test_what_is_no_proof_is_refused(proof):
     with pytest.raises(ProtocolError, match="Expected the proof of a round's seed"):
-        proved(SESSION, bytes(32), 1, bytes(32), proof)
+        check_draw(SESSION, bytes(32), 1, bytes(32), proof)
 
 
 def test_parts_have_one_size():
@@ -72,7 +72,7 @@ def seed_of(session=SESSION, own=bytes(32), parts=((1, bytes(32)), (2, bytes(32)
         draw.add(client, part)
     seed, proofs = draw.close()
     commitment = draw.commitment
-    assert {proved(session, commitment, c, part, proofs[c]) for c, part in parts} <= {seed}
+    assert {check_draw(session, commitment, c, part, proofs[c]) for c, part in parts} <= {seed}
     return seed, commitment
 
 

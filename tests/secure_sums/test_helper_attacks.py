@@ -36,8 +36,9 @@ from randquant.secure_sums import (
     write_answer,
 )
 from randquant.secure_sums import write_request as asked
-from randquant.secure_sums.helper import collector, sealing
+from randquant.secure_sums.helper import collector
 from randquant.secure_sums.helper import request as requests
+from randquant.secure_sums.helper.message import HelperKey, _signed_bytes
 
 
 @pytest.fixture
@@ -243,9 +244,7 @@ def test_an_identity_for_which_anybody_can_sign_vouches_for_no_key():
 
 def test_a_key_of_a_weak_point_is_not_sealed_to():
     """Also a signed one: its shared secret would be known to everybody."""
-    key = sealing.HelperKey(
-        "X25519", bytes(32), IDENTITY.sign(sealing._signed_bytes("X25519", bytes(32)))
-    )
+    key = HelperKey("X25519", bytes(32), IDENTITY.sign(_signed_bytes("X25519", bytes(32))))
     with pytest.raises(ProtocolError, match="got an invalid one"):
         masked_message(HelperTerms(b"s", key, 10, 2, 5, 8), 0, np.zeros(5, np.uint8), PINNED)
 

@@ -26,7 +26,7 @@ from randquant.secure_sums import (
     survivors_digest,
 )
 from randquant.secure_sums.secagg import crypto
-from randquant.secure_sums.secagg.messages import context
+from randquant.secure_sums.secagg.crypto import context
 
 GENERATOR = bytes([0x58, *[0x66] * 31])  # of RFC 8032
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sum_rounds import terms_of
 
 from randquant.secure_sums import Losses, ProtocolError, SumServer
-from randquant.secure_sums.secagg import graphs
+from randquant.secure_sums.secagg import terms
 from randquant.secure_sums.secagg.client import STEPS
 
 
@@ -20,12 +20,12 @@ def test_the_tail_of_those_who_stay_is_exact(count, threshold, kept):
     wanted = sum(
         math.comb(count, n) * kept**n * (1 - kept) ** (count - n) for n in range(threshold)
     )
-    assert graphs._fewer(threshold, count, kept) == wanted
+    assert terms._fewer(threshold, count, kept) == wanted
 
 
 @pytest.mark.parametrize(("loss", "steps"), [(0.0, 5), (0.05, 5), (1e-12, 3), (0.999, 5)])
 def test_who_stays_is_rounded_down(loss, steps):
-    exact, found = (1 - Fraction(loss)) ** steps, graphs._staying(loss, steps)
+    exact, found = (1 - Fraction(loss)) ** steps, terms._staying(loss, steps)
     assert exact - Fraction(1, 2**30) < found <= exact
 
 
@@ -34,7 +34,7 @@ def test_the_tail_of_colluding_neighbours_is_that_of_all_sets(others, colluders,
     for threshold in range(1, neighbours + 1):
         sets = list(itertools.combinations(range(others), neighbours))
         caught = sum(sum(n < colluders for n in each) >= threshold for each in sets)
-        found = graphs._caught(others, colluders, neighbours, threshold)
+        found = terms._caught(others, colluders, neighbours, threshold)
         assert found == Fraction(caught, len(sets))
 
 
@@ -66,9 +66,9 @@ def test_rings_fall_apart_no_more_often_than_stated(count, neighbours, colluders
             for there in itertools.combinations(honest, size):
                 if falls_apart(count, neighbours, there):
                     total += lost ** (len(honest) - size) * (1 - lost) ** size / len(friends)
-    bound = graphs._split(count, colluders, neighbours, lost)
+    bound = terms._split(count, colluders, neighbours, lost)
     assert 0 < total <= bound
-    assert graphs._split(count, colluders, count - 1, lost) == 0
+    assert terms._split(count, colluders, count - 1, lost) == 0
 
 
 @pytest.mark.parametrize(("clients", "neighbours", "colluders"), [(16, 4, 3), (14, 6, 4)])
@@ -88,8 +88,8 @@ def test_some_client_is_exposed_no_more_often_than_stated(clients, neighbours, c
 
 
 def test_the_steps_in_which_clients_are_lost_are_those_of_a_client():
-    assert STEPS[graphs.UPLOAD_STEPS - 1] == "mask"
-    assert STEPS[graphs.ALL_STEPS] == "done"
+    assert STEPS[terms.UPLOAD_STEPS - 1] == "mask"
+    assert STEPS[terms.ALL_STEPS] == "done"
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from randquant.secure_sums import (
     read_scalar,
     self_masking_key,
 )
-from randquant.secure_sums.secagg import crypto, messages
+from randquant.secure_sums.secagg import crypto
 from randquant.secure_sums.secagg.terms import _ring
 
 
@@ -41,10 +41,10 @@ class Lied:
                 )  # fmt: skip
         tags = {c: self.clients[c].confirm(survivors) for c, survivors in told.items()}
         for c, survivors in told.items():
-            digest, near = messages.survivors_digest(terms, survivors), terms.client_neighbours(c)
+            digest, near = crypto.survivors_digest(terms, survivors), terms.client_neighbours(c)
             relayed = {n: tags[n][c] for n in near if c in tags.get(n, ())}
             for n in (survivors if unchecked else self.friends).intersection(near):
-                relayed[n] = messages.confirmation(self.clients[n]._keys[c], n, digest)
+                relayed[n] = crypto.confirmation(self.clients[n]._keys[c], n, digest)
             try:
                 shown = self.clients[c].reveal(relayed)
             except ProtocolError:
@@ -68,10 +68,10 @@ class Lied:
         if other in self.friends:
             return self.clients[other]._masks[client]
         seen = {
-            c: messages.Advert.from_bytes(self.clients[c]._advert().to_bytes())
+            c: crypto.Advert.from_bytes(self.clients[c]._advert().to_bytes())
             for c in (client, other)
         }
-        pair = messages.pair_context(self.terms, seen)
+        pair = crypto.pair_context(self.terms, seen)
         for one, two in ((client, other), (other, client)):
             if (one, two) in self.words:
                 return self.words[one, two]
@@ -83,13 +83,13 @@ class Lied:
         """The sum of these clients' codes, or None."""
         total = np.zeros(self.terms.dimension, np.uint16)
         for c in group:
-            form = messages.masked_format(self.terms, c)
+            form = crypto.masked_format(self.terms, c)
             total += wire.unpack(form, self.payloads[c], self.terms.dimension).astype(np.uint16)
             seed = self.secret(c, False)
             others = {n: self.mask(c, n) for n in set(self.terms.client_neighbours(c)) - set(group)}
             if None in (seed, *others.values()):
                 return None
-            own = messages.context(self.terms, c, c)
+            own = crypto.context(self.terms, c, c)
             masks.add(total, self_masking_key(seed, own), -1)
             for n, mask in others.items():
                 masks.add(total, mask, -1 if c < n else +1)

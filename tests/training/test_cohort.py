@@ -32,7 +32,7 @@ from randquant.planning import tune_update
 from randquant.privacy import MODEL_TERMS, HiddenCohorts, account
 from randquant.reports import report_run
 from randquant.training import ABSENT_BATCH_SIZE, RoundCollector, read_finished
-from randquant.training.runs import execution as runs
+from randquant.training import execution as runs
 
 TWO = rq.stochastic_rounding(1.0, 2, margin=1.0)
 """A bit that is 1/4, 1/2 or 3/4 likely to be one at -1, 0 and 1."""

@@ -25,7 +25,7 @@ from randquant.training import (
     sample_cohort,
     train_run,
 )
-from randquant.training.runs import store
+from randquant.training.run_store import RECORDS
 
 CONFIG = problems.config_of(
     dataset="digits",
@@ -57,7 +57,7 @@ def test_a_run_leaves_what_it_promises(finished):
     folder, run = finished
     for home in (folder, folder / "baseline"):
         assert {path.name for path in home.iterdir()} <= {"run.sqlite", "lock", "baseline"}
-        assert {"config", "sent", "summary"} <= set(stored(home)) <= set(store.RECORDS)
+        assert {"config", "sent", "summary"} <= set(stored(home)) <= set(RECORDS)
     assert "<svg" in report_run(folder).read_text()
     assert not list(folder.rglob("*.partial"))
     lines = [json.loads(content) for _, content in stores.rounds_of(folder)]

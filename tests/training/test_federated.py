@@ -22,12 +22,12 @@ from randquant.privacy import account
 from randquant.training import (
     TrainingSetup,
     configured_mechanism,
+    execution,
     federated,
     is_run,
     read_run,
     sample,
 )
-from randquant.training.runs import execution
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:It depends on the task"),

@@ -16,7 +16,7 @@ from interrupted import SMALL, Interrupted, begin, go_on
 import randquant as rq
 from randquant import cli
 from randquant._internal import files, round_up, serialization
-from randquant._internal.database import Database
+from randquant._internal.files import Database
 from randquant.aggregation import LocalGaussian, SignSGD
 from randquant.mechanisms import build
 from randquant.privacy import save_channel
@@ -30,7 +30,7 @@ from randquant.training import (
     read_finished,
     read_run,
 )
-from randquant.training.runs import execution as runs
+from randquant.training import execution as runs
 
 
 @pytest.fixture

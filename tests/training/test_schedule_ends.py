@@ -17,7 +17,7 @@ from randquant.privacy.accounting import ledger
 from randquant.reports import report_run
 from randquant.training import Server, read_finished, read_run, train
 from randquant.training.records import SentRounds
-from randquant.training.runs.status import Status
+from randquant.training.run_store import Status
 
 Z, DELTA = 4.0, 1e-5
 

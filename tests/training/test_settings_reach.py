@@ -17,8 +17,7 @@ import randquant as rq
 from randquant.aggregation import LocalGaussian
 from randquant.channels import Key
 from randquant.privacy import Guarantee
-from randquant.training import TrainingSetup, federated, prepare, sample
-from randquant.training.runs import execution
+from randquant.training import TrainingSetup, execution, federated, prepare, sample
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*:UserWarning")
 

@@ -21,8 +21,7 @@ from randquant.channels import Key
 from randquant.planning import Calibrated, Need
 from randquant.privacy import Guarantee, HiddenCohorts
 from randquant.privacy.accounting import accountant
-from randquant.training import federated, prepare
-from randquant.training.runs import execution
+from randquant.training import execution, federated, prepare
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*:UserWarning")
 

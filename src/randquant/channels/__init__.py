@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         scratch,
         tables,
     )
-    from randquant.channels.encoding_kernel import LOW_BITS
+    from randquant.channels.kernels import LOW_BITS
     from randquant.channels.keys import Key
     from randquant.channels.wire import block, length
 

@@ -26,7 +26,7 @@ import numpy as np
 from randquant._internal import validate
 from randquant.channels import wire
 from randquant.channels.channel import DITHER_STEPS, MAX_DENOMINATOR, Channel
-from randquant.channels.encoding_kernel import CODE_BITS, DITHER_BITS, GUIDE_BITS, UNSETTLED_BIT
+from randquant.channels.kernels import CODE_BITS, DITHER_BITS, GUIDE_BITS, UNSETTLED_BIT
 from randquant.channels.keys import Key, KeyStream
 from randquant.channels.wire import block, blocks, length
 
@@ -306,22 +306,22 @@ class Encoder:
 
     def _encode(self, x: np.ndarray, stream: KeyStream, first: int, out: np.ndarray) -> bool:
         # numba is slow to import, and most commands do not need it.
-        from randquant.channels import encoding_kernel, packing
+        from randquant.channels import kernels
 
         words = scratch("words", np.uint64, x.size + x.size % 2)
         stream(words)
         bits, codes = self._bits, out
         if self._each > 1:
             bits, codes = 8, scratch("codes", np.uint8, x.size)
-        status = encoding_kernel.encode(x, words, _NO_WORDS, *self._lookup, bits, codes)
+        status = kernels.encode(x, words, _NO_WORDS, *self._lookup, bits, codes)
         # A tie: the first 32 bits of some draw do not determine its code. The other 30 are drawn
         # for the whole chunk, from a stream of their own, and the first 32 stay as they are.
-        if status == encoding_kernel.TIE:
+        if status == kernels.TIE:
             low = self._key.fold_in("tie").words(words.size, first)
-            status = encoding_kernel.encode(x, words, low, *self._lookup, bits, codes)
+            status = kernels.encode(x, words, low, *self._lookup, bits, codes)
         if self._each > 1:
-            packing.pack_blocks(codes, self._levels, *blocks(self._levels, x.size), out)
-        return status != encoding_kernel.NOT_FINITE
+            kernels.pack_blocks(codes, self._levels, *blocks(self._levels, x.size), out)
+        return status != kernels.NOT_FINITE
 
     def _bytes(self, count: int) -> int:
         if self._each == 1:
@@ -519,12 +519,12 @@ def _encode_rows(
     channel: Channel, encoders: Sequence[Encoder], x: np.ndarray, bodies: np.ndarray
 ) -> np.ndarray:
     # (n,) bool, False where a row must be encoded again: a tie, or a number that is not finite.
-    from randquant.channels import encoding_kernel
+    from randquant.channels import kernels
 
     width = x.shape[1] + x.shape[1] % 2
     words = scratch("rows", np.uint64, len(x) * width).reshape(len(x), width)
     for encoder, row in zip(encoders, words, strict=True):
         encoder.words(row)
     statuses = np.empty(len(x), dtype=np.int64)
-    encoding_kernel.encode_rows(x, words, *tables(channel), channel.bits, bodies, statuses)
+    kernels.encode_rows(x, words, *tables(channel), channel.bits, bodies, statuses)
     return statuses == 0

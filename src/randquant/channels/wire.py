@@ -209,7 +209,7 @@ def pack(channel: Coding, codes: np.ndarray, padding: int = 0) -> bytes:
         >>> len(pack(channel, np.zeros(650, dtype=np.uint8)))
         365
     """
-    from randquant.channels import packing
+    from randquant.channels import kernels
 
     _check_coding(channel)
     try:
@@ -224,9 +224,9 @@ def pack(channel: Coding, codes: np.ndarray, padding: int = 0) -> bytes:
     _check_range(channel, codes)
     body = np.empty(body_bytes(channel, codes.size), dtype=np.uint8)
     if _in_blocks(channel):
-        packing.pack_blocks(codes, channel.levels, *blocks(channel.levels, codes.size), body)
+        kernels.pack_blocks(codes, channel.levels, *blocks(channel.levels, codes.size), body)
     else:
-        pack_codes = packing.pack if channel.bits <= 8 else packing.pack_wide
+        pack_codes = kernels.pack if channel.bits <= 8 else kernels.pack_wide
         pack_codes(codes, channel.bits, body)
     return frame(channel, codes.size, body, padding)
 
@@ -364,7 +364,7 @@ def add(
         ValueError: see `unpack`.
         TypeError: totals is not a writable vector of such integers.
     """
-    from randquant.channels import packing
+    from randquant.channels import kernels
 
     _check_coding(channel)
     validate.kind("totals", totals, np.ndarray)
@@ -377,7 +377,7 @@ def add(
     body = _checked_body(channel, payload, totals.size, padding)
     if channel.levels == 1 << channel.bits:
         with lock:
-            packing.add(body, channel.bits, totals)
+            kernels.add(body, channel.bits, totals)
     else:  # some bit patterns may not be codes: check all of them before adding
         codes = _codes(channel, body, totals.size).astype(totals.dtype)
         with lock:
@@ -385,18 +385,18 @@ def add(
 
 
 def _codes(channel: Coding, body: np.ndarray, dimension: int) -> np.ndarray:
-    from randquant.channels import packing
+    from randquant.channels import kernels
 
     if _in_blocks(channel):
         codes = np.empty(dimension, dtype=np.uint8)
         fields = blocks(channel.levels, dimension)
-        if not packing.unpack_blocks(body, channel.levels, *fields, codes):
+        if not kernels.unpack_blocks(body, channel.levels, *fields, codes):
             raise ValueError(
                 f"Expected blocks of codes below {channel.levels}, got a larger number in one."
             )
         return codes
     codes = np.zeros(dimension, dtype=_dtype(channel))
-    packing.add(body, channel.bits, codes)
+    kernels.add(body, channel.bits, codes)
     _check_range(channel, codes)
     return codes
 

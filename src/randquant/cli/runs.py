@@ -19,9 +19,7 @@ from randquant._internal.serialization import to_json, write_atomic
 from randquant.cli.options import Command, Output, selected_fields
 from randquant.privacy.guarantee import NEIGHBORINGS, Neighboring
 from randquant.training.config import differing, flat
-from randquant.training.runs import status as run_status
-from randquant.training.runs.status import Status
-from randquant.training.runs.store import is_run
+from randquant.training.run_store import Status, find_runs, is_run, notes_on_runs, read_run
 
 
 def list_runs(*folders: str) -> Output:
@@ -33,14 +31,14 @@ def list_runs(*folders: str) -> Output:
     arguments = [Path(folder) for folder in folders]
     # Two or more runs are compared; a folder that is not a run is searched for runs.
     compared = len(arguments) > 1 and all(map(is_run, arguments))
-    paths = arguments if compared else run_status.find(arguments or [Path("runs")])
-    statuses = [run_status.read(folder) for folder in paths]
+    paths = arguments if compared else find_runs(arguments or [Path("runs")])
+    statuses = [read_run(folder) for folder in paths]
     configs = [status.config for status in statuses if status.config is not None]
     differ = differing(configs) if configs else []
     shown = [_as_json(status) for status in statuses]
     result = {"runs": shown, "differing": differ}
     lines = _comparison(statuses, differ) if compared else _listed(statuses)
-    lines += run_status.notes(statuses)
+    lines += notes_on_runs(statuses)
     lines += [f"damaged  {s.folder}: {s.error}" for s in statuses if s.state == "damaged"]
     return Output(result, lines)
 
@@ -141,11 +139,11 @@ def _page(folders: Sequence[Path], output: Path | None, uncovered: bool) -> Path
     paths = [
         path
         for folder in folders
-        for path in ([folder] if is_run(folder) else run_status.find([folder]))
+        for path in ([folder] if is_run(folder) else find_runs([folder]))
     ]
     path = output or Path("runs.html")
     # A run that is named twice, or found within another folder too, is drawn once.
-    page = render_runs([run_status.read(folder) for folder in dict.fromkeys(paths)])
+    page = render_runs([read_run(folder) for folder in dict.fromkeys(paths)])
     # A folder name may contain bytes that are not UTF-8; they become character references.
     write_atomic(path, page.encode("utf-8", "xmlcharrefreplace"))
     return path

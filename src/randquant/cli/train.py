@@ -38,13 +38,13 @@ from randquant.privacy.certificates.coordinate import Certificate, certify
 from randquant.privacy.guarantee import MODEL_TERMS
 from randquant.training.config import (
     PLACES,
+    Server,
     Task,
     TrainConfig,
     declarations,
     describe_upload,
     setting_value,
 )
-from randquant.training.server import Server
 
 if TYPE_CHECKING:
     from randquant.training.records import RunRecord, RunSummary
@@ -89,7 +89,7 @@ def run(
         from randquant.reports.run import report_run
         from randquant.rounds.statement import certificate_file
         from randquant.training import federated
-        from randquant.training.runs.store import is_run
+        from randquant.training.run_store import is_run
     path = Path(file).absolute()
     working_folder = Path.cwd()  # before the file's code runs, which may change it
     # Standard output is the result's: what the file prints goes to standard error.
@@ -203,7 +203,7 @@ def _arguments(path: Path, options: Mapping[str, Any]) -> tuple[dict[str, Any], 
 def _built(
     name: str, parameters: Mapping[str, Any], arguments: Mapping[str, Any]
 ) -> UpdateMechanism:
-    from randquant.local_training.clients import client_set
+    from randquant.local_training.data import client_set
     from randquant.local_training.problem import takes_classes
     from randquant.training import federated
     from randquant.training.config import configured_mechanism
@@ -439,7 +439,7 @@ def _sent_as(summary: RunSummary, config: TrainConfig) -> str:
 
 
 def _certificate(config: TrainConfig) -> Certificate | None:
-    from randquant.training.runs.setup import stored_mechanism
+    from randquant.training.setup import stored_mechanism
 
     mechanism = stored_mechanism(config)
     channel = None if mechanism is None else mechanism.channel
@@ -447,7 +447,7 @@ def _certificate(config: TrainConfig) -> Certificate | None:
 
 
 def _baseline(folder: Path) -> RunSummary | None:
-    from randquant.training.runs.store import BASELINE, RunStore
+    from randquant.training.run_store import BASELINE, RunStore
 
     baseline = RunStore(folder / BASELINE)
     return baseline.read().summary if baseline.exists() else None

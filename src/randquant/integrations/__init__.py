@@ -11,15 +11,21 @@ if TYPE_CHECKING:
         INBOX,
         STYPE,
         ClientState,
+        PollingGrid,
         model_arrays,
         payload_record,
         read_payload,
     )
     from randquant.integrations.flower.mod import QuantizeMod
-    from randquant.integrations.flower.planned import ParameterFree
-    from randquant.integrations.flower.strategy import PollingGrid, QuantizedStrategy, TooFewNodes
-    from randquant.integrations.nvflare.controller import JobOptions, QuantizeController
-    from randquant.integrations.nvflare.filter import QuantizeFilter
-    from randquant.integrations.nvflare.tasks import REQUEST, SESSION, TERMS, number
+    from randquant.integrations.flower.strategy import ParameterFree, QuantizedStrategy, TooFewNodes
+    from randquant.integrations.nvflare import (
+        REQUEST,
+        SESSION,
+        TERMS,
+        JobOptions,
+        QuantizeController,
+        QuantizeFilter,
+        site_number,
+    )
 
 lazily(__name__)

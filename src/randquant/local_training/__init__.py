@@ -14,16 +14,15 @@ if TYPE_CHECKING:
         balanced_accuracy,
     )
     from randquant.local_training.curvature import small_step, step_length
-    from randquant.local_training.examples import StoredExamples, as_examples
-    from randquant.local_training.local import Evaluation, Local, Work
+    from randquant.local_training.data import StoredExamples, as_examples
+    from randquant.local_training.local import Evaluation, Local, Standardize, Work
+    from randquant.local_training.local_steps import KNOWN_ATTENTION
     from randquant.local_training.problem import make_problem, select_parts
     from randquant.local_training.standardize import (
         StandardizationQuery,
-        Standardize,
+        Standardized,
         ask_statistics,
         plan_query,
     )
-    from randquant.local_training.standardized_model import Standardized
-    from randquant.local_training.vectorized import KNOWN_ATTENTION
 
 lazily(__name__)

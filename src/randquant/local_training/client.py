@@ -17,29 +17,36 @@ from torch import Tensor, nn
 
 from randquant._internal import validate
 from randquant.channels.keys import Key
-from randquant.local_training.batches import BatchReader
-from randquant.local_training.clients import client_set, error_context
 from randquant.local_training.curvature import gradients
+from randquant.local_training.data import client_set, error_context
 from randquant.local_training.dry_run import draws_numbers, takes_classes, work_mode
 from randquant.local_training.local import GRADIENT, ONE_GRADIENT, Evaluation, Local, Work
-from randquant.local_training.models import ModelReplicas, called, copied, map_tensors, seeded
-from randquant.local_training.problem import (
-    Loss,
-    Problem,
-    ServerStatistics,
-    check_all_labels,
-    make_problem,
-)
-from randquant.local_training.rewritten_layers import dropping_nothing, written_out
-from randquant.local_training.row_wise import Obstacle, Reading, read
-from randquant.local_training.sequential import SequentialClients
-from randquant.local_training.vectorized import (
+from randquant.local_training.local_steps import (
+    SequentialClients,
     VectorizedClients,
     find_obstacle,
     is_linear,
     pass_width,
     shrinking_groups,
 )
+from randquant.local_training.models import (
+    ModelReplicas,
+    called,
+    copied,
+    dropping_nothing,
+    map_tensors,
+    seeded,
+    written_out,
+)
+from randquant.local_training.problem import (
+    BatchReader,
+    Loss,
+    Problem,
+    ServerStatistics,
+    check_all_labels,
+    make_problem,
+)
+from randquant.local_training.row_wise import Obstacle, Reading, read
 
 MAX_GROUP_CLIENTS_ON_CPU = 20
 """Most clients that are computed together on a CPU. Groups of twice as many leave threads without

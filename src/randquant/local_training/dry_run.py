@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from randquant._internal import validate
-from randquant.local_training.clients import ClientSet, error_context
-from randquant.local_training.examples import StoredExamples
+from randquant.local_training.data import ClientSet, StoredExamples, error_context
 from randquant.local_training.models import (
     Features,
     called,

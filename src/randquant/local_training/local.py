@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from msgspec import Meta
 
-from randquant._internal import declared
+from randquant._internal import declared, validate
 from randquant._internal.declared import Clients, Count, Data
-from randquant.local_training.standardize import Standardize
+from randquant._internal.serialization import from_json
+from randquant.statistics.query import bounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,102 @@ class Evaluation:
     loss: float | None
     balanced_accuracy: float | None = None
     auc: float | None = None
+
+
+Bound = float | tuple[float, ...]
+
+MAX_BOUND, MIN_BOUNDS_DISTANCE = 1e30, 1e-30
+"""Largest bound and smallest distance of two bounds, so that no value computed from them overflows
+float32 or becomes zero in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standardize:
+    """Standardise features, and a regression's targets, to mean 0 and deviation 1.
+
+    Before the first round, the run asks all clients for means and deviations in one table of
+    `randquant.statistics`, which counts in its guarantee. The model learns on standardised values;
+    `run.model` takes raw features and predicts in raw units.
+
+    Attributes:
+        lower, upper: public bounds to which features are clipped: one number for all features, or
+            one for each.
+        target: (lower, upper) of a regression's targets, likewise; by default targets stay as they
+            are, as labels do.
+        share: part of the epsilon and delta that `spent` leaves, for the table; with 0 nothing is
+            asked, and the bounds are mapped to -1 and 1.
+
+    Raises:
+        TypeError, ValueError: a setting is of the wrong kind or out of bounds.
+
+    Example:
+        >>> Standardize([18, 15], [100, 70], target=(0, 400)).bounds("features", 2)
+        [(18.0, 100.0), (15.0, 70.0)]
+    """
+
+    lower: Bound
+    upper: Bound
+    target: tuple[Bound, Bound] | None = None
+    share: float = 0.1
+
+    def __post_init__(self) -> None:
+        for name in ("lower", "upper"):
+            object.__setattr__(self, name, _as_bound(name, getattr(self, name)))
+        if self.target is not None:
+            pair = validate.listed("target", self.target)
+            if len(pair) != 2:
+                raise ValueError(f"Expected target as (lower, upper), got {len(pair)} values.")
+            object.__setattr__(self, "target", tuple(_as_bound("target", each) for each in pair))
+        # At most 0.9, because training needs some of epsilon.
+        validate.real("share", self.share, low=0, high=0.9)
+        declared.checked(self)
+        # For their refusals alone: wrong bounds should fail before any data are read.
+        for what in ("features", "target"):
+            self.bounds(what)
+
+    @classmethod
+    def read(cls, value: Any) -> Standardize | None:
+        """Return settings from a record, or settings and None as they are."""
+        if isinstance(value, Mapping):
+            return from_json(cls, dict(value))
+        if value is not None:
+            validate.kind("standardize", value, cls)
+        return value
+
+    def bounds(self, what: str, count: int | None = None) -> list[tuple[float, float]]:
+        """Return (lower, upper) of each feature or number of a target; [] without a target.
+
+        Args:
+            what: `features` or `target`.
+            count: of features, or of numbers of a target; by default as many as there are bounds.
+
+        Raises:
+            ValueError: there are bounds of another number of values, or a pair is not a range.
+        """
+        ends: Any = (self.lower, self.upper) if what == "features" else self.target
+        if ends is None:
+            return []
+        sizes = {len(each) for each in ends if isinstance(each, tuple)}
+        if count is None:
+            count = max(sizes, default=1)
+        if sizes - {count}:
+            raise ValueError(
+                f"Expected bounds of {count} {what}, or one for all, got "
+                f"{sorted(sizes - {count})[0]} in standardize."
+            )
+        pairs = list(zip(*(each if isinstance(each, tuple) else (each,) * count for each in ends),
+                         strict=True))  # fmt: skip
+        for number, (low, high) in enumerate(pairs):
+            bounds(f"{what.removesuffix('s')} {number}", low, high)
+            validate.real("a bound's distance from 0", max(abs(low), abs(high)), high=MAX_BOUND)
+            validate.real("bounds' distance", high - low, low=MIN_BOUNDS_DISTANCE)
+        return pairs
+
+
+def _as_bound(name: str, bound: Any) -> Bound:
+    if np.ndim(bound) == 0:
+        return validate.real(name, bound)
+    return tuple(validate.array(name, bound).tolist())
 
 
 Buffers = Literal["refuse", "frozen", "server"]

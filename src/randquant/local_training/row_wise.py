@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.autograd.function import BackwardCFunction
 from torch.overrides import TorchFunctionMode
 
-from randquant.local_training.clients import ClientSet
+from randquant.local_training.data import ClientSet
 from randquant.local_training.dry_run import work_mode
 from randquant.local_training.models import (
     Features,

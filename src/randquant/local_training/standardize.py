@@ -1,121 +1,36 @@
-"""Means and deviations that standardise features and targets, as a query within a run's account.
+"""Standardised features and targets: a query within a run's account, and a model on its answers.
 
-They are answers of `randquant.statistics` by the clients of the run, and public once released:
-whatever is computed with them costs no more privacy.
+Means and deviations are answers of `randquant.statistics` by the clients of the run, and public
+once released: whatever is computed with them costs no more privacy. The model is trained on
+standardised values; `Standardized` takes and predicts raw ones.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor, nn
 
-from randquant._internal import declared, validate
-from randquant._internal.serialization import from_json
 from randquant.channels.keys import Key
+from randquant.local_training.data import Examples, StoredExamples, converted, is_in_memory
+from randquant.local_training.local import Standardize
+from randquant.local_training.models import described
+from randquant.local_training.problem import Problem
 from randquant.privacy.guarantee import Trust, Unit
 from randquant.statistics.moments import Mean
-from randquant.statistics.query import bounds
 from randquant.statistics.records import one_of_each
 from randquant.statistics.surveys import Survey, survey
 from randquant.statistics.table import noisy_answers
-
-Bound = float | tuple[float, ...]
-
-MAX_BOUND, MIN_BOUNDS_DISTANCE = 1e30, 1e-30
-"""Largest bound and smallest distance of two bounds, so that no value computed from them overflows
-float32 or becomes zero in it."""
 
 PRIOR_MEAN_ERROR = 1 / 3
 """Deviation of means from the middle of their bounds, in halves of the bounds' distance, that is
 assumed before any answer. Twice as much trusts noisy means more; half as much draws them closer to
 the middle."""
-
-
-@dataclass(frozen=True, slots=True)
-class Standardize:
-    """Standardise features, and a regression's targets, to mean 0 and deviation 1.
-
-    Before the first round, the run asks all clients for means and deviations in one table of
-    `randquant.statistics`, which counts in its guarantee. The model learns on standardised values;
-    `run.model` takes raw features and predicts in raw units.
-
-    Attributes:
-        lower, upper: public bounds to which features are clipped: one number for all features, or
-            one for each.
-        target: (lower, upper) of a regression's targets, likewise; by default targets stay as they
-            are, as labels do.
-        share: part of the epsilon and delta that `spent` leaves, for the table; with 0 nothing is
-            asked, and the bounds are mapped to -1 and 1.
-
-    Raises:
-        TypeError, ValueError: a setting is of the wrong kind or out of bounds.
-
-    Example:
-        >>> Standardize([18, 15], [100, 70], target=(0, 400)).bounds("features", 2)
-        [(18.0, 100.0), (15.0, 70.0)]
-    """
-
-    lower: Bound
-    upper: Bound
-    target: tuple[Bound, Bound] | None = None
-    share: float = 0.1
-
-    def __post_init__(self) -> None:
-        for name in ("lower", "upper"):
-            object.__setattr__(self, name, _as_bound(name, getattr(self, name)))
-        if self.target is not None:
-            pair = validate.listed("target", self.target)
-            if len(pair) != 2:
-                raise ValueError(f"Expected target as (lower, upper), got {len(pair)} values.")
-            object.__setattr__(self, "target", tuple(_as_bound("target", each) for each in pair))
-        # At most 0.9, because training needs some of epsilon.
-        validate.real("share", self.share, low=0, high=0.9)
-        declared.checked(self)
-        # For their refusals alone: wrong bounds should fail before any data are read.
-        for what in ("features", "target"):
-            self.bounds(what)
-
-    @classmethod
-    def read(cls, value: Any) -> Standardize | None:
-        """Return settings from a record, or settings and None as they are."""
-        if isinstance(value, Mapping):
-            return from_json(cls, dict(value))
-        if value is not None:
-            validate.kind("standardize", value, cls)
-        return value
-
-    def bounds(self, what: str, count: int | None = None) -> list[tuple[float, float]]:
-        """Return (lower, upper) of each feature or number of a target; [] without a target.
-
-        Args:
-            what: `features` or `target`.
-            count: of features, or of numbers of a target; by default as many as there are bounds.
-
-        Raises:
-            ValueError: there are bounds of another number of values, or a pair is not a range.
-        """
-        ends: Any = (self.lower, self.upper) if what == "features" else self.target
-        if ends is None:
-            return []
-        sizes = {len(each) for each in ends if isinstance(each, tuple)}
-        if count is None:
-            count = max(sizes, default=1)
-        if sizes - {count}:
-            raise ValueError(
-                f"Expected bounds of {count} {what}, or one for all, got "
-                f"{sorted(sizes - {count})[0]} in standardize."
-            )
-        pairs = list(zip(*(each if isinstance(each, tuple) else (each,) * count for each in ends),
-                         strict=True))  # fmt: skip
-        for number, (low, high) in enumerate(pairs):
-            bounds(f"{what.removesuffix('s')} {number}", low, high)
-            validate.real("a bound's distance from 0", max(abs(low), abs(high)), high=MAX_BOUND)
-            validate.real("bounds' distance", high - low, low=MIN_BOUNDS_DISTANCE)
-        return pairs
 
 
 class FeatureStatistics(NamedTuple):
@@ -250,7 +165,126 @@ def ask_statistics(
     return FeatureStatistics(query.bounds, means.tolist(), spreads.tolist(), query.features)
 
 
-def _as_bound(name: str, bound: Any) -> Bound:
-    if np.ndim(bound) == 0:
-        return validate.real(name, bound)
-    return tuple(validate.array(name, bound).tolist())
+# A model that is trained on standardised values, and takes and predicts raw ones.
+
+
+class Standardized(nn.Module):
+    """A model that takes raw features and predicts raw targets.
+
+    Its state dict has the model's entries under `model.`, and buffers `lower`, `upper`, `mean` and
+    `spread`, with one number for each feature; for a regression's targets also `target_lower` and
+    so on.
+
+    Args:
+        model: from standardised features to predictions of standardised targets.
+        statistics: that standardise them.
+    """
+
+    def __init__(self, model: nn.Module, statistics: FeatureStatistics) -> None:
+        super().__init__()
+        self.model = model
+        columns = (*zip(*statistics.bounds, strict=True), statistics.means, statistics.spreads)
+        for name, values in zip(("lower", "upper", "mean", "spread"), columns, strict=True):
+            tensor = torch.tensor(values, dtype=torch.float32)
+            # Buffers, so that the model is saved and moved to a device with them.
+            self.register_buffer(name, tensor[: statistics.features])
+            self.register_buffer(f"target_{name}", tensor[statistics.features :])
+
+    def forward(self, features: Tensor) -> Any:
+        return self.raw(self.model(self.mapped(features, "")))
+
+    def mapped(self, values: Tensor, prefix: str = "target_") -> Tensor:
+        """Clip targets, or features with `prefix=""`, to their bounds and standardise them."""
+        lower, upper, mean, spread = (
+            getattr(self, prefix + name).to(values.device)
+            for name in ("lower", "upper", "mean", "spread")
+        )
+        if not len(mean):  # targets that stay as they are
+            return values
+        # Clipped as in the query, whose mean counts a value beyond the bounds as the bound.
+        scaled = (values.clamp(lower, upper) - mean) / spread
+        return scaled.to(values.dtype) if values.is_floating_point() else scaled
+
+    def raw(self, output: Any) -> Any:
+        """Convert predictions of standardised targets to units of raw ones."""
+        if not len(self.target_mean):  # type: ignore[arg-type]
+            return output
+        output = getattr(output, "logits", output)
+        return output * self.target_spread.to(output) + self.target_mean.to(output)  # type: ignore[operator]
+
+
+def column_counts(problem: Problem, settings: Standardize) -> tuple[int, int]:
+    """Return the numbers of features and of standardised values of an example's target.
+
+    Raises:
+        ValueError: examples are not rows of numbers in memory, there are bounds for labels, or the
+            model is standardised already or has another number of outputs than of targets.
+    """
+    example = problem.clients.example
+    features = example.features
+    lazy = not problem.clients.in_memory or any(
+        each is not None and not is_in_memory(each) for each in (problem.test, problem.statistics)
+    )
+    if not isinstance(features, Tensor) or lazy or features.dim() != 2:
+        shape = described(features, lambda each: f"an example of shape {tuple(each.shape[1:])}")
+        kind = "examples that are read when they are needed" if lazy else shape
+        raise ValueError(
+            "Expected features in memory as one table (n, features) with standardize, got "
+            f"{kind}: give tensors or arrays of rows, or leave standardize out."
+        )
+    if not features.is_floating_point():
+        raise ValueError(
+            f"Expected features as floats with standardize, got {features.dtype}: convert them."
+        )
+    numeric = example.targets.is_floating_point() and problem.dry_run.classes is None
+    if settings.target is not None and (not numeric or example.targets.dim() > 2):
+        raise ValueError(
+            "Expected a regression, whose targets are floats, for the target of standardize, got "
+            f"{example.targets.dtype} of shape {tuple(example.targets.shape[1:])}: leave it out."
+        )
+    if isinstance(problem.model, Standardized):
+        raise ValueError(
+            "Expected a model of standardised features with standardize, got a Standardized, which "
+            "takes raw ones: give the model within it, run.model.model."
+        )
+    targets = example.targets[0].numel() if settings.target is not None else 0
+    if targets and targets != problem.dry_run.outputs:
+        raise ValueError(
+            "Expected one output for each number of a target, with the target of standardize, got "
+            f"{problem.dry_run.outputs} for {targets}: leave target out."
+        )
+    return features.shape[1], targets
+
+
+def client_matrices(problem: Problem, with_targets: bool) -> Iterator[np.ndarray]:
+    """Yield each client's features, and targets if wanted, (n, columns) float64."""
+    for source in problem.clients.sources:
+        features, targets = source.take(np.arange(len(source)))
+        assert isinstance(features, Tensor)
+        # In float64, in which the table of statistics is computed.
+        parts = [features, targets.reshape(len(targets), -1)][: 1 + with_targets]
+        yield torch.cat(parts, 1).double().numpy()
+
+
+def standardized(problem: Problem, statistics: FeatureStatistics) -> Problem:
+    """Return the problem with standardised features and targets.
+
+    Test targets stay raw: predictions are converted to their units, so that a loss on test data is
+    in raw units.
+    """
+    maps = Standardized(nn.Identity(), statistics)
+
+    # Clients, test data and public examples all through the same maps.
+    def mapped(examples: Examples | None, *, targets: bool = True) -> Any:
+        if not is_in_memory(examples):
+            return None
+        assert isinstance(examples.features, Tensor)
+        features = maps.mapped(converted(examples.own(examples.features)), "")
+        own_targets = converted(examples.own(examples.targets))
+        return StoredExamples(features, maps.mapped(own_targets) if targets else own_targets)
+
+    clients = replace(problem.clients, sources=tuple(map(mapped, problem.clients.sources)))
+    return replace(
+        problem, clients=clients, test=mapped(problem.test, targets=False), raw=maps.raw,
+        statistics=mapped(problem.statistics, targets=False),
+    )  # fmt: skip

@@ -7,12 +7,19 @@ from randquant._internal.imports import lazily
 if TYPE_CHECKING:
     from randquant.planning.calibration import (
         EDGE_TOLERANCE,
+        MAX_BITS_ERROR_RATIO,
         TOLERANCE,
         NoiseSearch,
         OutOfReach,
+        TunedUpdate,
         calibrate,
+        fewest_bits,
+        protecting_mechanisms,
+        tune_update,
+        tuned_mechanism,
+        update_family,
     )
-    from randquant.planning.compare import tradeoffs
+    from randquant.planning.compare import Unreachable, tradeoffs, tune_coordinate
     from randquant.planning.planner import MAX_ERROR_RATIO, TOLERATED, Calibrated, choose
     from randquant.planning.plans import (
         LONG_NOISE_SHARE,
@@ -29,17 +36,6 @@ if TYPE_CHECKING:
         judge,
     )
     from randquant.planning.privacy import Privacy
-    from randquant.planning.tuning import (
-        MAX_BITS_ERROR_RATIO,
-        TunedUpdate,
-        Unreachable,
-        fewest_bits,
-        protecting_mechanisms,
-        tune_coordinate,
-        tune_update,
-        tuned_mechanism,
-        update_family,
-    )
 
 __all__ = [
     "TunedUpdate",

@@ -16,7 +16,17 @@ from randquant.aggregation.layout import update_dimension
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.registry import all_mechanisms, known_name
 from randquant.mechanisms.noise import NOISES
-from randquant.planning.calibration import OutOfReach, calibrate
+from randquant.planning.calibration import (
+    OutOfReach,
+    TunedUpdate,
+    calibrate,
+    fewest_bits,
+    protecting_mechanisms,
+    quick_update_mechanisms,
+    tune_update,
+    tuned_mechanism,
+    update_family,
+)
 from randquant.planning.plans import (
     ONE_BIT,
     ONE_BIT_ERROR_RATIO,
@@ -31,15 +41,6 @@ from randquant.planning.plans import (
     warning,
 )
 from randquant.planning.privacy import Privacy, refuse_spent
-from randquant.planning.tuning import (
-    TunedUpdate,
-    fewest_bits,
-    protecting_mechanisms,
-    quick_update_mechanisms,
-    tune_update,
-    tuned_mechanism,
-    update_family,
-)
 from randquant.privacy.accounting.sampling import HiddenCohorts
 
 # How many coordinates to send: the fewest whose error is near that of sending all.

@@ -19,8 +19,8 @@ from randquant.mechanisms.registry import (
     UpdateSetting,
     channel_mechanisms,
 )
+from randquant.planning.calibration import tuned_mechanism
 from randquant.planning.privacy import Privacy
-from randquant.planning.tuning import tuned_mechanism
 from randquant.privacy.accounting.accountant import by_relation, under_other_relation
 from randquant.privacy.accounting.sampling import HiddenCohorts, run_release
 from randquant.privacy.guarantee import Guarantee, Neighboring

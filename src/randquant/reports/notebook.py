@@ -25,7 +25,7 @@ HOMES = {
     "randquant.privacy.certificates.coordinate.Certificate": "channels.certificate_",
     "randquant.planning.compare.Comparison": "channels.comparison_",
     "randquant.planning.plans.Plan": "plan.",
-    "randquant.training.run.Run": "run.",
+    "randquant.training.federated.Run": "run.",
     "randquant.rounds.store.History": "flower.",
     "randquant.statistics.table.Table": "answers.",
 }

@@ -33,11 +33,11 @@ from randquant.training.config import (
     flat,
     setting_value,
 )
+from randquant.training.federated import Run
 from randquant.training.records import RoundMetrics, RunRecord, RunSummary
-from randquant.training.run import Run
-from randquant.training.runs.setup import stored_mechanism
-from randquant.training.runs.status import Status, notes
-from randquant.training.runs.store import BASELINE, REPORT, RunStore, read_finished
+from randquant.training.run_store import BASELINE, REPORT, RunStore, Status, read_finished
+from randquant.training.run_store import notes_on_runs as notes
+from randquant.training.setup import stored_mechanism
 
 TABLE_ROWS = 20
 

@@ -8,8 +8,15 @@ from typing import TYPE_CHECKING
 from randquant._internal.imports import lazily
 
 if TYPE_CHECKING:
-    from randquant.rounds.accountant import RoundEvent, RunAccountant
-    from randquant.rounds.among_clients import AmongClients, SecureSum
+    from randquant.rounds.accountant import (
+        ACCOUNT_RECORD,
+        STEP_BYTES,
+        THIS_CLIENT,
+        AnswerLedger,
+        DamagedFile,
+        RoundEvent,
+        RunAccountant,
+    )
     from randquant.rounds.helper_service import (
         MAX_CALLS_PER_CERTIFICATE,
         TLS,
@@ -20,13 +27,6 @@ if TYPE_CHECKING:
         service,
         within,
         write_certificates,
-    )
-    from randquant.rounds.ledger import (
-        ACCOUNT_RECORD,
-        STEP_BYTES,
-        THIS_CLIENT,
-        AnswerLedger,
-        DamagedFile,
     )
     from randquant.rounds.limits import MEMBERSHIP_RECORD, NEXT_RECORD, ClientLimits, Membership
     from randquant.rounds.member import (
@@ -59,7 +59,6 @@ if TYPE_CHECKING:
     from randquant.rounds.run import RoundsFailed, ServerRun, Target, UntunedSteps
     from randquant.rounds.statement import ReleaseTerms, Statement, certificate_file
     from randquant.rounds.store import History, RoundRow, ServerStore, StoredRounds
-    from randquant.rounds.sums import Intake, PlainSum
-    from randquant.rounds.with_helper import WithHelper
+    from randquant.rounds.sums import AmongClients, Intake, PlainSum, SecureSum, WithHelper
 
 lazily(__name__)

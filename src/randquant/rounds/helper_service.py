@@ -36,15 +36,12 @@ from randquant._internal.files import make_folder
 from randquant._internal.serialization import write_atomic
 from randquant.channels.keys import Key
 from randquant.mechanisms.noise import DiscreteGaussian
-from randquant.rounds.accountant import RoundEvent, RunAccountant
-from randquant.rounds.ledger import THIS_CLIENT
+from randquant.rounds.accountant import THIS_CLIENT, RoundEvent, RunAccountant
 from randquant.rounds.limits import identity as read_identity
 from randquant.rounds.offer import Offer
 from randquant.rounds.protocol import logged
-from randquant.secure_sums.helper import joint_seed
 from randquant.secure_sums.helper.helper import Affords, Check, Helper, HelperLimits
-from randquant.secure_sums.helper.message import HelperTerms
-from randquant.secure_sums.helper.sealing import HelperKey
+from randquant.secure_sums.helper.message import JOINT_SEED_MAGIC, HelperKey, HelperTerms
 from randquant.secure_sums.secagg.terms import ProtocolError
 
 SERVICE = "randquant.Helper"
@@ -244,7 +241,7 @@ def _answering(
 
     def compute(request: bytes, context: grpc.ServicerContext) -> bytes:
         # One signature needs no worker: a round can begin while sums are made.
-        if request.startswith(joint_seed.REQUEST_MAGIC):
+        if request.startswith(JOINT_SEED_MAGIC):
             return helper.answer(request)
         # By certificate and not by address: one server can call from many addresses.
         who = repr(context.auth_context().get("x509_pem_cert"))

@@ -22,17 +22,16 @@ from randquant._internal.formatting import round_up
 from randquant.privacy.accounting.release import check_examples
 from randquant.privacy.guarantee import NEIGHBORINGS, Neighboring, Trust
 from randquant.rounds import parameter_layout
-from randquant.rounds.accountant import RoundEvent, RunAccountant
-from randquant.rounds.ledger import THIS_CLIENT, DamagedFile, State
+from randquant.rounds.accountant import THIS_CLIENT, DamagedFile, RoundEvent, RunAccountant, State
 from randquant.rounds.parameter_layout import Arrays, Buffers, Layout, Patterns
 from randquant.rounds.protocol import read_terms, terms_text
-from randquant.secure_sums.secagg import graphs
 from randquant.secure_sums.secagg.client import Client
 from randquant.secure_sums.secagg.terms import (
     DEFAULT_THRESHOLD_SHARE,
     ProtocolError,
     Terms,
     check_directory,
+    check_draw,
     check_identity,
 )
 
@@ -454,7 +453,7 @@ class Membership:
                 "Expected a seed of the coordinates that the server and this client "
                 "have drawn together, got no commitment to the server's part."
             )
-        seed = graphs.proved(self.session, self.commitment, number, self.part, proof)
+        seed = check_draw(self.session, self.commitment, number, self.part, proof)
         return self.offer.mechanism.in_round(seed)
 
     def remember(self, state: State) -> None:

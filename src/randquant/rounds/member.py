@@ -18,14 +18,19 @@ import numpy as np
 from randquant.channels import wire
 from randquant.channels.keys import Key
 from randquant.rounds import limits, protocol
-from randquant.rounds.accountant import RoundEvent, RunAccountant
-from randquant.rounds.ledger import THIS_CLIENT, AnswerLedger, DamagedFile, State
+from randquant.rounds.accountant import (
+    THIS_CLIENT,
+    AnswerLedger,
+    DamagedFile,
+    RoundEvent,
+    RunAccountant,
+    State,
+)
 from randquant.rounds.limits import ClientLimits, Membership, identity, peers_note
 from randquant.rounds.parameter_layout import check_precision
 from randquant.rounds.protocol import RoundMessage, logged
 from randquant.secure_sums.secagg.client import Client
-from randquant.secure_sums.secagg.graphs import HASH_BYTES, PART_BYTES
-from randquant.secure_sums.secagg.terms import ProtocolError
+from randquant.secure_sums.secagg.terms import HASH_BYTES, PART_BYTES, ProtocolError
 
 if TYPE_CHECKING:
     from randquant.aggregation.mechanism import UpdateMechanism
@@ -131,12 +136,12 @@ class Member:
     def _in_round(self, membership: Membership, request: RoundMessage) -> UpdateMechanism:
         mechanism = membership.offer.mechanism
         if membership.helped is not None and membership.offer.needs_seed:
-            from randquant.secure_sums.helper.joint_seed import proved
+            from randquant.secure_sums.helper.message import check_joint_seed
 
             # The helper has signed for the seed: the server cannot choose which coordinates it
             # gets.
             identity = self.limits.helper_identity
-            return mechanism.in_round(proved(membership.session, request.proof, identity))
+            return mechanism.in_round(check_joint_seed(membership.session, request.proof, identity))
         if self.drawn:
             return membership.mechanism(self.number, request.proof)
         return mechanism.in_round(protocol.public_seed(request.session))

@@ -10,8 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from randquant.channels import wire
 from randquant.channels.wire import Format
-from randquant.secure_sums.secagg.graphs import MAX_PROOF_BYTES
-from randquant.secure_sums.secagg.terms import MAX_CLIENTS, MAX_NEIGHBOURS, ProtocolError, Terms
+from randquant.secure_sums.secagg.terms import (
+    MAX_CLIENTS,
+    MAX_NEIGHBOURS,
+    MAX_PROOF_BYTES,
+    ProtocolError,
+    Terms,
+)
 
 if TYPE_CHECKING:
     from randquant.aggregation.mechanism import UpdateMechanism
@@ -74,7 +79,7 @@ class RoundMessage:
         survivors: clients in a sum, in the request to confirm them.
         commitment: of the server, to its part of the round's seed, sent with the offer.
         part: a client's part of the seed, in its answer to the offer.
-        proof: of the seed, in the request to upload (`secagg.draw`, or `helper.joint_seed`).
+        proof: of the seed, in the request to upload (`Draw`, or `JointSeed`).
         inbox: in a request messages of other clients by sender, in a reply those to them.
         payload: a client's update, in its reply to upload.
     """

@@ -210,7 +210,7 @@ def stated(value: Any) -> Statement:
 
 
 @stated.register
-def _(plan: Plan) -> Statement:
+def _plan_statement(plan: Plan) -> Statement:
     need, hidden = plan.need, plan.need.cohorts
     rounds = need.participations if hidden is None else hidden.rounds
     terms = ReleaseTerms(plan.mechanism, need.dimension, rounds, cohorts=hidden)
@@ -218,18 +218,18 @@ def _(plan: Plan) -> Statement:
 
 
 @stated.register
-def _(table: Table) -> Statement:
+def _table_statement(table: Table) -> Statement:
     return Statement([[ReleaseTerms(table.terms, 0, 1)]], list(table.guarantees.values()))
 
 
 @stated.register
-def _(survey: Survey) -> Statement:
+def _survey_statement(survey: Survey) -> Statement:
     claims = [survey.under("replace_one"), survey.under("zero_out")]
     return Statement([[ReleaseTerms(survey, 0, 1)]], claims)
 
 
 @stated.register
-def _(accountant: RunAccountant) -> Statement:
+def _account_statement(accountant: RunAccountant) -> Statement:
     # An account that another one contains costs less: the guarantee is that of the others.
     largest = accountant.largest_accounts()
     accounts = [

@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 
 from randquant._internal import formatting, serialization, validate
-from randquant._internal.database import Database
-from randquant._internal.files import exists, make_folder
+from randquant._internal.files import Database, exists, make_folder
 from randquant._internal.serialization import CHECKSUM, from_json, pack_arrays, unpack_arrays
 from randquant.privacy.guarantee import Guarantee
 

@@ -1,27 +1,47 @@
 """The server's side of one round: requests to its clients, checks of their answers, and the mean.
 
 Each kind of sum is a state machine without a transport: send what is `pending` and give the answers
-to `take` until nothing is pending; then there is a `mean`.
+to `take` until nothing is pending; then there is a `mean`. In a `PlainSum` the server sees every
+client's codes. `AmongClients` and `WithHelper` are a run's settings of the secure sums.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from logging import WARNING
-from typing import Any, Protocol, TypeVar
+from logging import INFO, WARNING
+from typing import Any, Literal, Protocol, TypeVar, get_args
 
 import numpy as np
 
 from randquant._internal import validate
 from randquant.aggregation.mechanism import UpdateMechanism
+from randquant.channels import wire
 from randquant.channels.keys import Key
 from randquant.rounds import protocol
 from randquant.rounds.offer import Offer
 from randquant.rounds.protocol import UNREADABLE, NoAnswer, RoundMessage, logged
-from randquant.secure_sums.secagg.graphs import Draw
-from randquant.secure_sums.secagg.terms import ProtocolError
+from randquant.secure_sums.helper import proven
+from randquant.secure_sums.helper.collector import HelperSum
+from randquant.secure_sums.helper.message import (
+    SEALED_BYTES,
+    SIGNATURE_BYTES,
+    HelperKey,
+    HelperTerms,
+    JointSeed,
+)
+from randquant.secure_sums.helper.request import MAX_OFFER_BYTES
+from randquant.secure_sums.secagg.server import SumServer
+from randquant.secure_sums.secagg.terms import (
+    DEFAULT_THRESHOLD_SHARE,
+    Draw,
+    Losses,
+    ProtocolError,
+    Terms,
+    share_of_neighbours,
+)
 
 Requests = Mapping[int, RoundMessage]
 """Requests to send, by client."""
@@ -274,3 +294,471 @@ def check_enough(clients: Sequence[int], least: int) -> None:
 def step_in(pending: Requests) -> str:
     # All pending requests of a round are of one step; the name is empty if nothing is pending.
     return next((request.step for request in pending.values()), "")
+
+
+# Secure sums among the clients of a round: the server's steps, and a run's settings of them.
+
+
+class SecureSum:
+    """A sum of codes by secure aggregation: the server sees only the sum.
+
+    Args:
+        offer, terms: of the sum, for clients to check.
+        log: as in `Intake`.
+        directory: public keys of all clients' identities, if clients have identities.
+    """
+
+    def __init__(
+        self, offer: Offer, terms: Terms, log: Log, directory: Mapping[int, bytes] | None = None
+    ) -> None:
+        self.offer, self.terms = offer, terms
+        self._server = SumServer(terms, directory)
+        self.refused = self._server.refused
+        self._intake = Intake(self.refused, log)
+        self.clients = self.upload_bytes = 0
+        self._mechanism: UpdateMechanism = offer.mechanism
+        self._draw = Draw(terms.session) if offer.needs_seed else None
+        self._totals: np.ndarray | None = None
+        commitment = b"" if self._draw is None else self._draw.commitment
+        request = RoundMessage(
+            protocol.ADVERTISE,
+            terms.session,
+            offer.to_text(),
+            protocol.terms_text(terms),
+            commitment=commitment,
+        )
+        self.pending: Requests = dict.fromkeys(terms.clients, request)
+
+    @property
+    def step(self) -> str:
+        return step_in(self.pending)
+
+    @property
+    def most(self) -> int:
+        # Over all steps: no reply is longer than a masked vector and messages to all neighbours.
+        vector = wire.masked(self.terms.dimension, self.terms.bits)
+        return EXTRA_BYTES + vector + BYTES_PER_NEIGHBOUR * (self.terms.neighbours + 1)
+
+    def take(self, answers: Answers) -> None:
+        step, requests = self.step, self.pending
+        # After an error nothing is pending: no step of a failed sum is asked for again.
+        self.pending = {}
+        uses = {protocol.ADVERTISE: self._advert, protocol.UPLOAD: self._masked}
+        results = self._intake.take(step, requests, answers, uses.get(step, _inbox))
+        next_requests = {
+            protocol.ADVERTISE: self._introduced, protocol.SHARE: self._forwarded,
+            protocol.UPLOAD: self._closed, protocol.CONFIRM: self._relayed,
+            protocol.REVEAL: self._unmasked,
+        }  # fmt: skip
+        self.pending = self._intake.logged(next_requests[step], results)
+
+    def mean(self) -> np.ndarray:
+        assert self._totals is not None  # set by the last step, after which nothing is pending
+        return self._mechanism.decode(self._totals, self.clients, self.offer.dimension)
+
+    def _advert(self, client: int, answer: RoundMessage) -> Mapping[int, bytes]:
+        # Read first: a client without an advert is refused, and must not add to the seed either.
+        inbox = answer.peer_messages
+        if self._draw is not None:
+            self._draw.add(client, answer.part)
+        return inbox
+
+    def _masked(self, client: int, answer: RoundMessage) -> None:
+        self._server.add(client, answer.update)
+        # After `add`, which refuses a vector that is damaged.
+        self.upload_bytes = max(self.upload_bytes, len(answer.update))
+
+    def _introduced(self, inboxes: Mapping[int, Mapping[int, bytes]]) -> Requests:
+        # A client sends its advert under its own number: it cannot advertise for another client.
+        adverts = {client: inbox[client] for client, inbox in inboxes.items() if client in inbox}
+        return self._next(protocol.SHARE, self._server.introduce(adverts))
+
+    def _forwarded(self, inboxes: Mapping[int, Mapping[int, bytes]]) -> Requests:
+        relayed, proofs = self._server.forward(inboxes), {}
+        if self._draw is not None:
+            # All parts are in. The server's own was fixed by its commitment before it saw them.
+            seed, proofs = self._draw.close()
+            self._mechanism = self.offer.mechanism.in_round(seed)
+        return self._next(protocol.UPLOAD, relayed, proofs)
+
+    def _closed(self, uploads: Mapping[int, None]) -> Requests:
+        survivors, least = self._server.close(), self.terms.least
+        self.clients = len(survivors)
+        # Before the unmasking: clients refuse to unmask fewer, and nothing of them is revealed.
+        if len(survivors) < least:
+            raise ProtocolError(
+                f"Expected updates of {least} clients or more, got {len(survivors)}: the guarantee "
+                "needs that many."
+            )
+        # All clients confirm one set of survivors to each other. A server that named different sets
+        # could collect the shares of both secrets of one client.
+        request = RoundMessage(
+            protocol.CONFIRM, self.terms.session, survivors=tuple(sorted(survivors))
+        )
+        return dict.fromkeys(survivors, request)
+
+    def _relayed(self, inboxes: Mapping[int, Mapping[int, bytes]]) -> Requests:
+        return self._next(protocol.REVEAL, self._server.relay(inboxes))
+
+    def _unmasked(self, inboxes: Mapping[int, Mapping[int, bytes]]) -> Requests:
+        # `largest` lets the server notice totals that no valid codes add up to.
+        self._totals = self._server.unmask(inboxes, self.offer.largest).astype(np.int64)
+        return {}
+
+    def _next(
+        self,
+        step: str,
+        relayed: Mapping[int, Mapping[int, bytes]],
+        proofs: Mapping[int, bytes] = {},
+    ) -> Requests:
+        session = self.terms.session
+        return {
+            client: RoundMessage(step, session, proof=proofs.get(client, b""), inbox=inbox)
+            for client, inbox in relayed.items()
+        }
+
+
+def _inbox(client: int, answer: RoundMessage) -> Mapping[int, bytes]:
+    return answer.peer_messages
+
+
+@dataclass(frozen=True, slots=True)
+class AmongClients:
+    """Secure sums among the clients of a round: their settings, and the losses that they withstand.
+
+    Args:
+        least: fewest clients in a sum, at least `mechanism.cohort` plus the number of clients that
+            may collude with the server; by default the cohort.
+        neighbours: how many others each client shares masks with; None for all. Fewer are faster,
+            and clients must allow them (`QuantizeMod(all_neighbours=False)`).
+        losses: losses of clients that a sum must withstand; they choose the number of neighbours,
+            which is logged.
+        directory: public keys of all clients' identities by number, 32 bytes of Ed25519, as in
+            the clients' `randquant-directory`: a client whose keys are not signed is left out of a
+            sum, which it could otherwise stop.
+        stable_numbers: True if clients are certain to keep their numbers, because SuperNodes are
+            authenticated and the SuperLink keeps its database. Otherwise a client that is new after
+            the first round is assumed to have answered as often as any other.
+        step_timeout: seconds for each step other than the upload.
+
+    Raises:
+        TypeError, ValueError: an argument is of the wrong kind or out of bounds.
+
+    Example:
+        >>> AmongClients(losses=Losses(step=0.01)).degree(1000, lambda level, line: None)
+        42
+    """
+
+    least: int | None = None
+    neighbours: int | None = None
+    losses: Losses | None = None
+    directory: Mapping[int, bytes] | None = None
+    stable_numbers: bool = False
+    step_timeout: float = 600.0
+
+    counts_on = ""  # these sums need no honest party other than clients
+
+    def __post_init__(self) -> None:
+        validate.convert_numbers(self)
+        if self.neighbours is not None:
+            validate.whole("neighbours", self.neighbours, low=1)
+        if self.losses is not None:
+            validate.kind("losses", self.losses, Losses)
+            if self.neighbours is not None:
+                raise ValueError(
+                    f"Expected neighbours or losses, got neighbours={self.neighbours} and "
+                    f"losses={self.losses}: losses choose the number of neighbours."
+                )
+
+    def check(self, log: Log) -> None:
+        """Do nothing: these sums need nothing before the first round."""
+
+    def fewest(self, mechanism: UpdateMechanism) -> int:
+        """Return the fewest clients in a sum.
+
+        Raises:
+            ValueError: the guarantee needs more, or a helper, whose noise it relies on.
+        """
+        if mechanism.helper_noise:
+            raise ValueError(
+                "Expected sums with a helper, which adds the noise of this mechanism, got sums "
+                f"among clients of {mechanism!r}: set sums=WithHelper(...)."
+            )
+        return fewest(mechanism, self.least)
+
+    def degree(self, clients: int, log: Log) -> int:
+        """Return the neighbours of a client; ValueError if not even all others are enough."""
+        others = clients - 1
+        if self.losses is None:
+            # By default all: with fewer, a malicious server can learn sums of a few clients.
+            return others if self.neighbours is None else min(self.neighbours, others)
+        chosen = self.losses.graph(clients)
+        log(INFO, f"randquant: neighbours of a client in the secure sum: {chosen.reason}.")
+        return chosen.neighbours
+
+    def most_lost(self, cohort: int) -> tuple[int, str]:
+        """Return how many clients of a cohort a sum may lose, and why no more.
+
+        Raises:
+            ValueError: no number of neighbours withstands `losses`.
+        """
+        self.degree(cohort, lambda level, line: None)  # ValueError, before the run begins
+        others = cohort - 1
+        # With all others as neighbours, which withstands the most losses.
+        why = f"two thirds of {others} neighbours must answer to the end"
+        return others - share_of_neighbours(others, DEFAULT_THRESHOLD_SHARE), why
+
+    def begin(self, offer: Offer, clients: Sequence[int], log: Log) -> RoundSum:
+        """Return the sum of a round, with a new session.
+
+        Raises:
+            ProtocolError: fewer clients than `least`.
+            ValueError: not even all others as neighbours withstand `losses`.
+        """
+        # Each client's own noise protects it from the server: a secure sum would add nothing.
+        if offer.mechanism.trust == "local":
+            return PlainSum(offer, clients, log)
+        least = self.fewest(offer.mechanism)
+        check_enough(clients, least)
+        session, bits = os.urandom(protocol.SESSION_BYTES), offer.sum_bits(len(clients))
+        degree = self.degree(len(clients), log)
+        digest = bytes.fromhex(offer.digest)
+        terms = Terms(session, tuple(clients), offer.size, bits, least, degree, offer=digest)
+        return SecureSum(offer, terms, log, self.directory)
+
+
+# Secure sums with a helper: one message from each client, and one request to the helper.
+
+Integrity = Literal["masked", "proven"]
+"""Guarantee about a hostile client's vector in a sum: none (`masked`), or valid codes
+(`proven`)."""
+
+
+class HelperConnection(Protocol):
+    """A server's connection to a helper: `RemoteHelper`, or a `Helper` in its own process."""
+
+    @property
+    def key(self) -> HelperKey:
+        """The key that clients seal to; OSError or ValueError if there is no helper."""
+        ...
+
+    def answer(self, request: bytes) -> bytes:
+        """Return `Helper.answer`; ProtocolError if it refuses, OSError if it does not answer."""
+        ...
+
+
+class HelperRound:
+    """A sum of codes with a helper: the server sees only the sum, the helper no codes.
+
+    Args:
+        offer, terms: of the sum, for clients to check.
+        helper: is asked once all messages are in.
+        log: as in `Intake`.
+        clients: who is asked.
+        directory: public keys of all clients' identities, if clients have identities.
+        verify_key: of the proofs, if the terms ask for them: a secret of the server until all
+            messages are in.
+
+    Raises:
+        ProtocolError: the offer needs a seed, and the helper does not sign one.
+    """
+
+    def __init__(
+        self,
+        offer: Offer,
+        terms: HelperTerms,
+        helper: HelperConnection,
+        log: Log,
+        clients: Sequence[int],
+        directory: Mapping[int, bytes] | None = None,
+        verify_key: bytes = b"",
+    ) -> None:
+        self.offer, self.terms, self._helper = offer, terms, helper
+        self._sum = HelperSum(terms, directory, verify_key)
+        self.refused = self._sum.refused
+        self._intake = Intake(self.refused, log)
+        self.clients = self.upload_bytes = 0
+        self._totals: np.ndarray | None = None
+        self._mechanism, proof = offer.mechanism, b""
+        # With a helper a round is one message of each client, which leaves no message for a part of
+        # a seed: the helper draws it with the server, and clients check its signature.
+        if offer.needs_seed:
+            draw = JointSeed(terms.session)
+            seed, proof = draw.close(_ask_helper(helper, draw.request))
+            self._mechanism = offer.mechanism.in_round(seed)
+        request = RoundMessage(
+            protocol.UPLOAD, terms.session, offer.to_text(), terms.to_text(), proof=proof
+        )
+        self.pending: Requests = dict.fromkeys(clients, request)
+
+    @property
+    def step(self) -> str:
+        return step_in(self.pending)
+
+    @property
+    def most(self) -> int:
+        if self.terms.largest:
+            return EXTRA_BYTES + proven.message_bytes(self.terms) + SIGNATURE_BYTES
+        vector = wire.masked(self.terms.dimension, self.terms.bits)
+        return EXTRA_BYTES + vector + SEALED_BYTES[self.terms.key.suite] + SIGNATURE_BYTES
+
+    def take(self, answers: Answers) -> None:
+        # ProtocolError also if the helper refuses or does not answer: it alone knows the masks.
+        step, requests = self.step, self.pending
+        self.pending = {}
+        self._intake.take(step, requests, answers, self._add)
+        self._totals = self._intake.logged(self._unmask)
+        self.clients = len(self._sum.clients)
+
+    def mean(self) -> np.ndarray:
+        assert self._totals is not None  # set by `take`, after which nothing is pending
+        # Codes that are proven are summed exactly: even many hostile clients cannot make the sum
+        # wrap around, so `decode` may use all its bits.
+        bits = self.terms.bits if self.terms.largest else None
+        return self._mechanism.decode(self._totals, self.clients, self.offer.dimension, bits)
+
+    def _add(self, client: int, answer: RoundMessage) -> None:
+        self._sum.add(client, answer.update)  # ProtocolError refuses this client alone
+        self.upload_bytes = max(self.upload_bytes, len(answer.update))
+
+    def _unmask(self) -> np.ndarray:
+        # With the offer, by which a helper may count each client's epsilon.
+        answer = _ask_helper(self._helper, self._sum.request(self.offer.to_text()))
+        totals = self._sum.unmask(answer, self.offer.largest).astype(np.int64)
+        mechanism: Any = self._mechanism
+        if mechanism.helper_noise and mechanism.server_noise:
+            # theory/helper-sums.md, Proposition 14: against the helper, before anything is computed
+            # from the sum, and from the operating system, so that nobody can take it off again. A
+            # server that is killed from here on has published nothing of this sum, and its next
+            # round is another sum.
+            totals += mechanism.party_noise(self.offer.dimension, Key.generate())
+        return totals
+
+
+def _with_proofs(terms: HelperTerms, levels: int, verify_key: bytes) -> HelperTerms:
+    # Exact bits and not the offer's fewer ones: proven codes are summed without wrapping around.
+    # Clients get a commitment only; one who knew the key could forge a proof.
+    return replace(
+        terms,
+        bits=wire.sum_bits(levels, terms.cohort),
+        largest=levels - 1,
+        commitment=proven.verify_key_commitment(verify_key),
+    )
+
+
+def _ask_helper(helper: HelperConnection, request: bytes) -> bytes:
+    try:
+        return helper.answer(request)
+    except OSError as error:
+        raise ProtocolError(f"Expected the helper to answer, got an error: {error}") from error
+
+
+@dataclass(frozen=True)  # without slots: NVFlare reads its jobs' values by __dict__
+class WithHelper:
+    """Secure sums with a helper that does not collude with the server.
+
+    Each client sends one message, and losing any of them costs nothing. Clients read the helper's
+    identity from their own settings (`randquant-helper`), never from the server.
+
+    Args:
+        helper: the connection to it.
+        least: fewest clients in a sum, at least `mechanism.cohort` plus the number of clients that
+            may collude with the server; by default the cohort. 1 where the helper adds the noise
+            (`Privacy.noise`): then no guarantee relies on other clients.
+        directory: public keys of all clients' identities by number, 32 bytes of Ed25519; the helper
+            should have the same.
+        stable_numbers: as in `AmongClients`.
+        integrity: `masked`: a hostile client can add any vector, undetected; or `proven`: each
+            client proves in its message, which is longer, that its codes are valid, and is left
+            out and named if they are not.
+
+    Raises:
+        TypeError, ValueError: an argument is of the wrong kind or out of bounds.
+
+    References:
+        `docs/helper-sums.md`, `docs/proven-sums.md`; proofs in `docs/theory/helper-sums.md`.
+    """
+
+    helper: HelperConnection
+    least: int | None = None
+    directory: Mapping[int, bytes] | None = None
+    stable_numbers: bool = False
+    integrity: Integrity = "masked"
+
+    # For steps other than the upload, which this kind of sum does not have: engines read it.
+    step_timeout = 600.0
+    counts_on = "the helper does not collude with the server"
+
+    def __post_init__(self) -> None:
+        validate.convert_numbers(self)
+        if not callable(getattr(self.helper, "answer", None)):
+            raise TypeError(
+                "Expected a helper that answers requests, such as RemoteHelper, got "
+                f"{validate.shown(self.helper)}."
+            )
+        validate.choice("integrity", self.integrity, get_args(Integrity))
+
+    def check(self, log: Log) -> None:
+        """Log the helper's key, before any client is asked.
+
+        Raises:
+            ProtocolError: there is no helper.
+        """
+        log(INFO, f"randquant: sums with a helper, whose key is {self._key().fingerprint.hex()}.")
+
+    def fewest(self, mechanism: UpdateMechanism) -> int:
+        """Return the fewest clients in a sum.
+
+        Raises:
+            ValueError: the guarantee needs more, or codes are to be proven that cannot be.
+        """
+        to_prove = self.integrity == "proven" and mechanism.trust == "aggregate"
+        if to_prove and mechanism.channel is None:
+            raise ValueError(
+                f"Expected codes of a channel with integrity='proven', got {mechanism!r}: it has "
+                "no largest code."
+            )
+        return fewest(mechanism, self.least)
+
+    def most_lost(self, cohort: int) -> tuple[int, str]:
+        # A loss costs nothing: the helper adds up the masks of those who sent a message.
+        return cohort - 2, "a sum of one hides nothing"
+
+    def begin(self, offer: Offer, clients: Sequence[int], log: Log) -> RoundSum:
+        """Return the sum of a round, with a new session.
+
+        Raises:
+            ProtocolError: fewer clients than `least`, or no helper.
+        """
+        # Each client's own noise protects it from the server: no helper is needed.
+        if offer.mechanism.trust == "local":
+            return PlainSum(offer, clients, log)
+        least = self.fewest(offer.mechanism)
+        check_enough(clients, least)
+        # Before any client is asked: the helper would refuse the request for the sum.
+        if len(text := offer.to_text()) > MAX_OFFER_BYTES:
+            raise ProtocolError(
+                f"Expected an offer of {MAX_OFFER_BYTES} characters at most for a sum with a "
+                f"helper, got {len(text)}: ask for less at once, or sum among clients "
+                "(AmongClients)."
+            )
+        terms = HelperTerms(
+            os.urandom(protocol.SESSION_BYTES), self._key(), len(clients), least, offer.size,
+            offer.sum_bits(len(clients)), hashlib.sha256(text.encode()).digest(),
+            noise_variance=offer.helper_variance,
+        )  # fmt: skip
+        verify_key = b""
+        if self.integrity == "proven":
+            # Drawn for this round alone: clients that learnt it afterwards could forge proofs.
+            verify_key = os.urandom(proven.VERIFY_KEY_BYTES)
+            terms = _with_proofs(terms, offer.largest + 1, verify_key)
+        return HelperRound(offer, terms, self.helper, log, clients, self.directory, verify_key)
+
+    def _key(self) -> HelperKey:
+        try:
+            return self.helper.key
+        except OSError as error:
+            raise ProtocolError(
+                f"Expected the helper of secure sums to answer, got an error: {error}. Start it "
+                "(randquant helper serve), or sum among clients (AmongClients)."
+            ) from error

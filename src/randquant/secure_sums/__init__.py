@@ -7,12 +7,17 @@ from randquant._internal.imports import lazily
 if TYPE_CHECKING:
     from randquant.secure_sums.helper.collector import HelperSum
     from randquant.secure_sums.helper.helper import Helper, HelperJournal, HelperLimits
-    from randquant.secure_sums.helper.joint_seed import JointSeed, signed
     from randquant.secure_sums.helper.message import (
+        SEED_BYTES,
+        SUITES,
+        HelperKey,
         HelperTerms,
+        JointSeed,
+        OpeningKey,
         SealedSeed,
         masked_message,
         read_message,
+        sign_commitment,
     )
     from randquant.secure_sums.helper.proven import (
         message_bytes,
@@ -31,34 +36,33 @@ if TYPE_CHECKING:
         write_listed,
         write_request,
     )
-    from randquant.secure_sums.helper.sealing import SEED_BYTES, SUITES, HelperKey, OpeningKey
     from randquant.secure_sums.secagg.client import KEY, SEED, Client, Dealing
     from randquant.secure_sums.secagg.crypto import (
         ORDER,
         SCALAR_BYTES,
-        masking_key,
-        masking_private,
-        random_word,
-        read_scalar,
-        seal,
-        sealing_key,
-        self_masking_key,
-        unseal,
-    )
-    from randquant.secure_sums.secagg.graphs import HASH_BYTES, Draw, Losses
-    from randquant.secure_sums.secagg.messages import (
         SEALED_BYTES,
         Advert,
         accusation,
         confirmation,
         masked_format,
+        masking_key,
+        masking_private,
         pair_context,
+        random_word,
+        read_scalar,
+        seal,
+        sealing_key,
+        self_masking_key,
         survivors_digest,
+        unseal,
     )
     from randquant.secure_sums.secagg.server import SumServer
     from randquant.secure_sums.secagg.terms import (
+        HASH_BYTES,
         MAX_CLIENTS,
         MAX_NEIGHBOURS,
+        Draw,
+        Losses,
         ProtocolError,
         Terms,
         check_directory,
@@ -66,13 +70,15 @@ if TYPE_CHECKING:
     )
     from randquant.secure_sums.vdaf.circuits import (
         Count,
+        Field64,
+        Field128,
         Histogram,
         MultihotCountVec,
         Sum,
         SumVec,
+        XofTurboShake128,
         chunk_length,
     )
-    from randquant.secure_sums.vdaf.field import Field64, Field128, XofTurboShake128
     from randquant.secure_sums.vdaf.prio3 import (
         Flp,
         LeaderShare,

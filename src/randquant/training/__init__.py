@@ -13,12 +13,17 @@ if TYPE_CHECKING:
     from randquant.training.algorithm import (
         ABSENT_BATCH_SIZE,
         Algorithm,
+        OptimizerStep,
         RoundCollector,
         State,
         distributed_sgd,
+        from_tensors,
+        to_tensors,
+        torch_optimizer,
     )
     from randquant.training.config import (
         PLACES,
+        Server,
         Task,
         TrainConfig,
         check_config,
@@ -26,32 +31,21 @@ if TYPE_CHECKING:
         mechanism_fingerprint,
     )
     from randquant.training.config import flat as settings_of
-    from randquant.training.federated import train
-    from randquant.training.optimizer import (
-        OptimizerStep,
-        from_tensors,
-        to_tensors,
-        torch_optimizer,
-    )
+    from randquant.training.execution import bind, load_parameters
+    from randquant.training.execution import create as create_run
+    from randquant.training.execution import execute as train_run
+    from randquant.training.federated import Run, train
     from randquant.training.records import RoundMetrics, RunRecord, RunSummary, SentRounds
-    from randquant.training.run import Run
-    from randquant.training.runs.binding import bind
-    from randquant.training.runs.execution import create as create_run
-    from randquant.training.runs.execution import execute as train_run
-    from randquant.training.runs.execution import load_parameters
-    from randquant.training.runs.setup import (
-        RunInputs,
-        TrainingSetup,
-        about_constant,
-        about_steps,
-        best_constant,
-        majority_share,
-        prepare,
+    from randquant.training.run_store import (
+        RunStore,
+        Secret,
+        StoredRun,
+        is_run,
+        notes_on_runs,
+        read_finished,
+        read_run,
     )
-    from randquant.training.runs.status import Status as RunStatus
-    from randquant.training.runs.status import notes as notes_on_runs
-    from randquant.training.runs.status import read as read_run
-    from randquant.training.runs.store import RunStore, Secret, StoredRun, is_run, read_finished
+    from randquant.training.run_store import Status as RunStatus
     from randquant.training.schedule import (
         Schedule,
         capped_cohorts,
@@ -61,7 +55,15 @@ if TYPE_CHECKING:
         sample_hidden,
         sample_poisson,
     )
-    from randquant.training.server import Server
+    from randquant.training.setup import (
+        RunInputs,
+        TrainingSetup,
+        about_constant,
+        about_steps,
+        best_constant,
+        majority_share,
+        prepare,
+    )
 
 __all__ = [
     "Problem",

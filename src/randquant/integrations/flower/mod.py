@@ -11,7 +11,7 @@ from flwr.clientapp.typing import ClientAppCallable
 from flwr.common import log
 
 from randquant.integrations.flower import messages
-from randquant.rounds.ledger import ACCOUNT_RECORD
+from randquant.rounds.accountant import ACCOUNT_RECORD
 from randquant.rounds.limits import ClientLimits, Membership
 from randquant.rounds.member import (
     AgreedUpload,

@@ -12,9 +12,8 @@ from randquant._internal.imports import lazily
 if TYPE_CHECKING:
     from randquant.secure_sums.helper.collector import HelperSum
     from randquant.secure_sums.helper.helper import Helper, HelperLimits
-    from randquant.secure_sums.helper.message import HelperTerms, masked_message
+    from randquant.secure_sums.helper.message import HelperKey, HelperTerms, masked_message
     from randquant.secure_sums.helper.proven import proven_message, verify_key_commitment
-    from randquant.secure_sums.helper.sealing import HelperKey
 
 __all__ = [
     "Helper",

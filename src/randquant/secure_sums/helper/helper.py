@@ -15,12 +15,20 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from randquant._internal import validate
-from randquant._internal.database import Database
-from randquant._internal.files import make_folder
+from randquant._internal.files import Database, make_folder
 from randquant.channels.keys import Key
 from randquant.secure_sums import masks
-from randquant.secure_sums.helper import joint_seed, proven
-from randquant.secure_sums.helper.message import HelperTerms, context
+from randquant.secure_sums.helper import proven
+from randquant.secure_sums.helper.message import (
+    HYBRID,
+    JOINT_SEED_MAGIC,
+    SUITES,
+    HelperKey,
+    HelperTerms,
+    OpeningKey,
+    context,
+    sign_commitment,
+)
 from randquant.secure_sums.helper.request import (
     INVALID,
     SPENT,
@@ -31,7 +39,6 @@ from randquant.secure_sums.helper.request import (
     write_answer,
     write_listed,
 )
-from randquant.secure_sums.helper.sealing import HYBRID, SUITES, HelperKey, OpeningKey
 from randquant.secure_sums.secagg.terms import ProtocolError, check_directory
 
 JOURNAL_NAME = "helper.sqlite"
@@ -463,8 +470,8 @@ class Helper:
                 of clients than was answered, or of too few. Nothing is answered or counted then.
             OSError: the journal cannot be written.
         """
-        if isinstance(request, bytes) and request.startswith(joint_seed.REQUEST_MAGIC):
-            return joint_seed.signed(self._identity, request)
+        if isinstance(request, bytes) and request.startswith(JOINT_SEED_MAGIC):
+            return sign_commitment(self._identity, request)
         parsed = HelperRequest.from_bytes(request)
         digest = parsed.terms.digest
         if parsed.terms.key != self.key:

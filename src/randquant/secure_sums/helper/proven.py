@@ -26,16 +26,23 @@ from randquant._internal import validate
 from randquant.channels.wire import Payload
 from randquant.secure_sums.helper.message import (
     MAX_CLIENT_NUMBER,
+    SEALED_BYTES,
+    SEED_BYTES,
+    SIGNATURE_BYTES,
     HelperTerms,
     SealedSeed,
     check_codes,
     context,
     signed_bytes,
 )
-from randquant.secure_sums.helper.sealing import SEALED_BYTES, SEED_BYTES, SIGNATURE_BYTES
 from randquant.secure_sums.secagg.terms import ProtocolError
-from randquant.secure_sums.vdaf.circuits import SumVec, chunk_length
-from randquant.secure_sums.vdaf.field import Field64, Vector, XofTurboShake128
+from randquant.secure_sums.vdaf.circuits import (
+    Field64,
+    SumVec,
+    Vector,
+    XofTurboShake128,
+    chunk_length,
+)
 from randquant.secure_sums.vdaf.prio3 import (
     SEED_SIZE,
     HelperShare,

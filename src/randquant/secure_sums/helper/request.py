@@ -35,12 +35,12 @@ from randquant.secure_sums import masks
 from randquant.secure_sums.helper import proven
 from randquant.secure_sums.helper.message import (
     MAX_TERMS_TEXT_LENGTH,
+    SIGNATURE_BYTES,
     HelperTerms,
     SealedSeed,
     masked_format,
     read_message,
 )
-from randquant.secure_sums.helper.sealing import SIGNATURE_BYTES
 from randquant.secure_sums.secagg.terms import ProtocolError
 from randquant.secure_sums.vdaf.prio3 import SEED_SIZE
 

@@ -11,9 +11,8 @@ from randquant._internal.imports import lazily
 
 if TYPE_CHECKING:
     from randquant.secure_sums.secagg.client import Client
-    from randquant.secure_sums.secagg.graphs import Losses
     from randquant.secure_sums.secagg.server import SumServer
-    from randquant.secure_sums.secagg.terms import ProtocolError, Terms
+    from randquant.secure_sums.secagg.terms import Losses, ProtocolError, Terms
 
 __all__ = ["Client", "Losses", "ProtocolError", "SumServer", "Terms"]
 

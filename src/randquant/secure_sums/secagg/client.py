@@ -18,9 +18,11 @@ from randquant._internal import validate
 from randquant.channels import wire
 from randquant.secure_sums import masks
 from randquant.secure_sums.secagg import crypto
-from randquant.secure_sums.secagg.crypto import COMMITMENT_BYTES, ORDER, SCALAR_BYTES
-from randquant.secure_sums.secagg.messages import (
+from randquant.secure_sums.secagg.crypto import (
+    COMMITMENT_BYTES,
+    ORDER,
     PART_BYTES,
+    SCALAR_BYTES,
     SEALED_BYTES,
     Advert,
     accusation,

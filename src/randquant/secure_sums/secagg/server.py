@@ -12,18 +12,20 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from randquant.channels import wire
 from randquant.secure_sums import masks
-from randquant.secure_sums.secagg import crypto, messages
+from randquant.secure_sums.secagg import crypto
 from randquant.secure_sums.secagg.client import KEY, SEED, Dealing, fits
-from randquant.secure_sums.secagg.crypto import KEY_BYTES, SCALAR_BYTES, sealing_key
-from randquant.secure_sums.secagg.messages import (
+from randquant.secure_sums.secagg.crypto import (
     CONFIRMATION_BYTES,
+    KEY_BYTES,
     NUMBER_BYTES,
+    SCALAR_BYTES,
     SEALED_BYTES,
     Advert,
     check_inbox,
     context,
     exactly_bytes,
     pair_context,
+    sealing_key,
 )
 from randquant.secure_sums.secagg.terms import ProtocolError, Terms
 
@@ -341,11 +343,11 @@ class SumServer:
     def _read(self, client: int, payload: bytes) -> tuple[np.ndarray, frozenset[int]]:
         # A masked vector and the clients that its sender accuses. The length is checked before
         # anything is parsed, so that a hostile client cannot make the server read megabytes.
-        form, dimension = messages.masked_format(self.terms, client), self.terms.dimension
+        form, dimension = crypto.masked_format(self.terms, client), self.terms.dimension
         size = wire.HEADER_BYTES + -(-dimension * self.terms.bits // 8)
         if len(payload) > size + NUMBER_BYTES * self.terms.neighbours:
             raise ProtocolError(f"Expected a masked vector in {size} bytes, got {len(payload)}.")
-        accused = messages.read_accusation(payload[size:])
+        accused = crypto.read_accusation(payload[size:])
         strangers = accused.difference(self._holders(client))
         if strangers:
             raise ProtocolError(
@@ -373,7 +375,7 @@ class SumServer:
     def _view(self, clients: frozenset[int]) -> bytes:
         if clients not in self._views:
             adverts = {n: self._adverts[n] for n in clients}
-            self._views[clients] = messages.view_digest(self.terms, adverts)
+            self._views[clients] = crypto.view_digest(self.terms, adverts)
         return self._views[clients]
 
     def _present(self, client: int) -> list[int]:

@@ -15,8 +15,14 @@ import numpy as np
 
 from randquant._internal import validate
 from randquant.secure_sums.vdaf import kernel
-from randquant.secure_sums.vdaf.circuits import GADGET_DEGREE, Valid, evaluate
-from randquant.secure_sums.vdaf.field import Vector, XofTurboShake128, format_dst
+from randquant.secure_sums.vdaf.circuits import (
+    GADGET_DEGREE,
+    Valid,
+    Vector,
+    XofTurboShake128,
+    evaluate,
+    format_dst,
+)
 
 # The fully linear proof of a validity circuit (draft-irtf-cfrg-vdaf-20, section 7.3).
 

@@ -1,4 +1,4 @@
-"""A run's record of declared, sent and measured rounds: one SQLite file in its folder.
+"""A run's record of declared, sent and measured rounds: one SQLite file in its folder; its status.
 
     RUN/run.sqlite     everything that a resumed run needs; only its user can read it
     RUN/report.html, report.facts.json    the results as a page, and as JSON
@@ -12,23 +12,27 @@ are asked.
 SQLite keeps what was committed through a loss of power, and nothing of what was not. Against
 changes from outside each record has a checksum, which is part of the next one's where records
 follow each other, and all are bound to the run by the digest of its settings and its channel.
+
+A `Status` is read from the file: nothing is trained, locked or changed.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
+import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from randquant._internal import files
-from randquant._internal.database import PARTIAL
-from randquant._internal.files import sync_folder
+from randquant._internal.files import PARTIAL, sync_folder
 from randquant._internal.serialization import from_json, to_json
 from randquant.channels.keys import Key
+from randquant.privacy.guarantee import SIMULATED, Guarantee, Neighboring
 from randquant.rounds.store import RESTORE, Contents, Store
 from randquant.training.config import NAMES, TrainConfig, check_config, setting_value
 from randquant.training.records import RoundMetrics, RunRecord, RunSummary, SentRounds
@@ -347,7 +351,7 @@ def clear_folder(folder: Path, overwrite: bool) -> None:
         FileExistsError: the folder has a run and `overwrite` is not set, or has other files.
     """
     if not is_run(folder):
-        if {path.name for path in folder.iterdir()} <= {files.NAME}:
+        if {path.name for path in folder.iterdir()} <= {files.LOCK_NAME}:
             return  # the lock file alone, of a process that was about to begin a run
         if not _is_interrupted_creation(folder):
             raise FileExistsError(
@@ -364,7 +368,7 @@ def clear_folder(folder: Path, overwrite: bool) -> None:
 
 def _is_interrupted_creation(folder: Path) -> bool:
     # The folder is deleted if so: anything that `create` does not write is a reason to keep it.
-    leftovers = {files.NAME, NAME + PARTIAL, f"{NAME}{PARTIAL}-journal"}
+    leftovers = {files.LOCK_NAME, NAME + PARTIAL, f"{NAME}{PARTIAL}-journal"}
     baseline, baseline_folder = RunStore(folder / BASELINE), None
     if baseline.folder.is_dir() and not baseline.folder.is_symlink():
         # A baseline is trained before its run: if it has begun, a run was here, and is gone.
@@ -430,3 +434,155 @@ def commitment(config: TrainConfig, key: Key) -> str:
     # Words derived under a label of their own reveal nothing about the others. Empty for a seed,
     # which is no secret.
     return key.fold_in("commitment").words(2).tobytes().hex() if config.seed is None else ""
+
+
+# The status of runs, read from their stores: nothing is trained, locked or changed.
+
+State = Literal["finished", "unfinished", "being trained", "damaged"]
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The status of a run.
+
+    Attributes:
+        folder: the run's folder.
+        state: `finished`, `unfinished` (it can be resumed), `being trained` or `damaged` (its
+            store cannot be read).
+        config: the configuration; None if it is damaged.
+        metrics, rounds: of the rounds that are done, and their number.
+        summary: the results; None before the end.
+        error: what is damaged.
+        sent_rounds: what was declared and sent; None if that cannot be read.
+    """
+
+    folder: Path
+    state: State
+    config: TrainConfig | None = None
+    metrics: tuple[RoundMetrics, ...] = ()
+    summary: RunSummary | None = None
+    error: str = ""
+    sent_rounds: SentRounds | None = None
+
+    @property
+    def rounds(self) -> int:
+        return len(self.metrics)
+
+    @property
+    def accuracy(self) -> float | None:
+        """Accuracy on test data at the last evaluation."""
+        measured = [m.accuracy for m in self.metrics if m.accuracy is not None]
+        return measured[-1] if measured else None
+
+    @property
+    def epsilon(self) -> float | None:
+        """Proven upper bound of epsilon for all declared rounds; None without privacy.
+
+        Infinite until a run is resumed if its neighbouring relation was changed from `zero_out`.
+        """
+        if self.summary is not None:
+            guarantee = self.summary.guarantee
+            return None if guarantee is None else guarantee.epsilon
+        if self.sent_rounds is None or not self.sent_rounds.binding:
+            return None
+        # A bound for any two updates implies one for an update and zeros, but not conversely.
+        known = self.config is None or self.config.privacy.neighboring in (
+            self.sent_rounds.neighboring,
+            "zero_out",
+        )
+        return self.sent_rounds.epsilon if known else math.inf
+
+    def epsilon_under(self, relation: Neighboring) -> float | None:
+        """Return `epsilon` under a neighbouring relation; None if it is not known for that one."""
+        if self.config is None or relation == self.config.privacy.neighboring:
+            return self.epsilon
+        other = None if self.summary is None else self.summary.other_relation
+        return None if other is None else other.epsilon
+
+    @property
+    def delta(self) -> float | None:
+        """Delta of that epsilon; None if there is none."""
+        if self.epsilon is None:
+            return None
+        if self.summary is not None and self.summary.guarantee is not None:
+            return self.summary.guarantee.delta
+        return None if self.sent_rounds is None else self.sent_rounds.delta
+
+    @property
+    def guarantee(self) -> Guarantee | None:
+        return None if self.summary is None else self.summary.guarantee
+
+    @property
+    def simulated(self) -> bool:
+        # There is an epsilon, but the noise can be subtracted by those who know the seed.
+        return self.epsilon is not None and self.config is not None and self.config.seed is not None
+
+    @property
+    def bytes_per_upload(self) -> int | None:
+        """Bytes that one client uploads in one round; None if not known yet."""
+        if self.summary is not None:
+            return self.summary.bytes_per_upload
+        if self.config is None or not self.metrics or self.config.privacy.sampling != "fixed":
+            return None
+        # Only a cohort of fixed size divides the bytes of a round.
+        return self.metrics[-1].bytes_up // self.config.cohort
+
+    @property
+    def bytes_up(self) -> int:
+        return sum(metrics.bytes_up for metrics in self.metrics)
+
+
+def find_runs(roots: Iterable[Path]) -> list[Path]:
+    """Return the folders of all runs in or below the given folders, sorted by name.
+
+    Raises:
+        ValueError: a folder does not exist, or there is no run in it.
+    """
+    folders: list[Path] = []
+    for root in roots:
+        below = sorted(path.parent for path in root.rglob(NAME) if path.is_file())
+        if not below:
+            raise ValueError(f"Expected runs in {root}, found none: randquant train makes one.")
+        folders += below
+    return list(dict.fromkeys(folders))
+
+
+def read_run(folder: str | Path) -> Status:
+    """Return the status of the run in a folder; `damaged` if its store cannot be read."""
+    folder = Path(folder)
+    store, config = RunStore(folder), None
+    try:
+        config = store.config()
+        # A baseline is trained under the lock of its run. The lock is read before the store: in the
+        # other order, a run that ends in between would look unfinished.
+        locked = files.is_locked(folder) or (
+            files.is_locked(folder.parent) and folder.name == BASELINE
+        )
+        run = store.read()
+    except (ValueError, TypeError, KeyError, OSError) as error:
+        return Status(folder, "damaged", config, error=" ".join(str(error).split()))
+    config, sent_rounds = run.config, run.sent_rounds
+    metrics = tuple(_at_configured_terms(round, config) for round in run.metrics)
+    if locked:
+        return Status(folder, "being trained", config, metrics, sent_rounds=sent_rounds)
+    ended = run.summary is not None and (
+        bool(run.summary.stopped) or sent_rounds.round >= config.rounds
+    )
+    if ended and run.is_stated:
+        return Status(folder, "finished", config, metrics, run.summary, sent_rounds=sent_rounds)
+    return Status(folder, "unfinished", config, metrics, sent_rounds=sent_rounds)
+
+
+def _at_configured_terms(metrics: RoundMetrics, config: TrainConfig) -> RoundMetrics:
+    # An epsilon at another delta or for other neighbours must not be shown with the new ones.
+    if (metrics.delta, metrics.neighboring) == (config.delta, config.privacy.neighboring):
+        return metrics
+    return dataclasses.replace(metrics, epsilon=None)
+
+
+def notes_on_runs(statuses: Iterable[Status]) -> list[str]:
+    """Return notes for below a list of runs: which of them protect nobody."""
+    private = [status for status in statuses if status.epsilon is not None]
+    names = [status.folder.name for status in private if status.simulated]
+    every = 1 < len(private) == len(names)
+    return [f"{'every run' if every else ', '.join(names)}: {SIMULATED}"] if names else []

@@ -17,33 +17,38 @@ from randquant.aggregation.baselines import UNPROTECTED
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.channels.keys import Key
 from randquant.local_training.client import Learner
-from randquant.local_training.examples import StoredExamples, converted
+from randquant.local_training.data import StoredExamples, converted
 from randquant.local_training.local import Work
 from randquant.local_training.problem import Problem
-from randquant.local_training.standardize import FeatureStatistics, StandardizationQuery, plan_query
-from randquant.local_training.standardized_model import column_counts, standardized
+from randquant.local_training.standardize import (
+    FeatureStatistics,
+    StandardizationQuery,
+    column_counts,
+    plan_query,
+    standardized,
+)
 from randquant.privacy.accounting.accountant import under_other_relation
 from randquant.privacy.accounting.ledger import Ledger
 from randquant.privacy.guarantee import Guarantee, Neighboring
 from randquant.rounds.offer import UpdatePreparation
 from randquant.rounds.parameter_free import ParameterFreeStep, squared_noise
-from randquant.training.algorithm import State
+from randquant.training.algorithm import (
+    MakeOptimizer,
+    OptimizerStep,
+    ServerStep,
+    State,
+    torch_optimizer,
+)
 from randquant.training.config import (
+    AUTO,
     Task,
     TrainConfig,
     configured_mechanism,
     mechanism_fingerprint,
     scalars_with_updates,
 )
-from randquant.training.optimizer import (
-    MakeOptimizer,
-    OptimizerStep,
-    ServerStep,
-    torch_optimizer,
-)
 from randquant.training.records import RoundMetrics
 from randquant.training.schedule import Schedule
-from randquant.training.server import AUTO
 
 
 @dataclass(frozen=True, slots=True)

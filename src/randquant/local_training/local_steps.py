@@ -1,24 +1,27 @@
-"""Several clients' local steps at once, and one linear layer's gradients by formula."""
+"""Clients' local steps: of several clients at once, or of one after another, whatever the model.
+
+One linear layer's gradients are computed by formula.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.func import grad, grad_and_value, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.overrides import TorchFunctionMode
 
+from randquant.aggregation.clipping import ClippedSum
 from randquant.channels.keys import Key
-from randquant.local_training.batches import BatchReader
 from randquant.local_training.curvature import (
     cross_entropy_curvature,
+    gradients,
+    length_along,
     small_step,
     squared_error_curvature,
     squares,
@@ -26,9 +29,17 @@ from randquant.local_training.curvature import (
 )
 from randquant.local_training.dry_run import Loss
 from randquant.local_training.local import Work
-from randquant.local_training.models import Features, ModelReplicas, called
-from randquant.local_training.problem import Problem
-from randquant.local_training.rewritten_layers import ClientMasks, with_masks
+from randquant.local_training.models import (
+    ClientGuard,
+    ClientMasks,
+    Features,
+    ModelReplicas,
+    called,
+    map_tensors,
+    seeded,
+    with_masks,
+)
+from randquant.local_training.problem import BatchReader, Problem
 from randquant.local_training.row_wise import Obstacle, Reading, are_the_same, attribute_values
 
 
@@ -247,63 +258,6 @@ def pass_width(work: Work) -> int:
     # By the settings alone: a width by the clients' sizes would let one client's number of examples
     # change how another's gradients are rounded.
     return min(work.batch or MAX_PASS_WIDTH, MAX_PASS_WIDTH)
-
-
-class ClientGuard(TorchFunctionMode):
-    """Keeps clients apart where one client's numbers may make an operation fail.
-
-    Attributes:
-        kind: of the last error that an operation raised, even if the model caught it; or empty.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.kind = ""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        options = dict(kwargs or {})
-        try:
-            # Both ways to look up a table, because a model may call the function beneath directly.
-            if func is nn.functional.embedding:
-                return _embedded(*args, **options)
-            if func in TABLE_LOOKUPS:
-                return _looked_up(*args, **options)
-            return func(*args, **options)
-        except Exception as error:
-            # A model that catches it would compute all clients of the pass in another way.
-            self.kind = type(error).__name__
-            raise
-
-
-TABLE_LOOKUPS = (
-    torch.embedding, torch.ops.aten.embedding, torch.ops.aten.embedding.default,
-)  # fmt: skip
-"""Functions that `nn.functional.embedding` calls, which take the table as their first argument."""
-
-
-def _embedded(
-    input: torch.Tensor, weight: torch.Tensor, *args: Any, **options: Any
-) -> torch.Tensor:
-    # In a vectorised pass, torch 2.13 puts the clients' tables one after another and does not check
-    # an index against its own table: an index beyond the last row would read the next client's.
-    # Such an index gives NaN here, so that this client alone is refused.
-    # Clamped before the look-up, because an index beyond the table may be beyond memory as well.
-    rows = weight.shape[0]
-    vectors = nn.functional.embedding(input.clamp(0, rows - 1), weight, *args, **options)
-    return torch.where(((input >= 0) & (input < rows))[..., None], vectors, math.nan)
-
-
-def _looked_up(
-    weight: torch.Tensor,
-    indices: torch.Tensor,
-    padding_idx: int = -1,
-    scale_grad_by_freq: bool = False,
-    sparse: bool = False,
-) -> torch.Tensor:
-    # This function takes -1 for no padding; the public one takes None, and -1 for the last row.
-    padding = None if padding_idx < 0 else padding_idx
-    options = {"scale_grad_by_freq": scale_grad_by_freq, "sparse": sparse}
-    return _embedded(indices, weight, padding, **options)
 
 
 class VectorizedClients:
@@ -597,3 +551,199 @@ def _is_hooked(model: nn.Module) -> bool:
         or layer._backward_pre_hooks
         for layer in model.modules()
     )
+
+
+# Updates of clients that are computed one after another, whatever the model.
+
+MAX_CLIPPED_EXAMPLES, MAX_CLIPPED_NUMBERS = 64, 2**26
+"""Most examples whose gradients are computed, and clipped, in one vectorised pass, and most numbers
+in these gradients, 256 MiB, unless one gradient has more. Twice as many examples gain little speed,
+twice as many numbers need twice the memory."""
+
+
+class SequentialClients:
+    """Computes one client's update at a time, from the loaded weights.
+
+    Args:
+        problem: the model, the clients' data and the loss.
+        work: what a client computes.
+        copies: replicas of the model, with the loaded weights, on the device.
+        data: the problem's, on the device.
+        loss: the problem's, on the device.
+        by_vmap: compute the gradients of several examples at once where each is clipped.
+        guarded: keep these examples apart where an operation fails, as that of an index out of
+            range.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        work: Work,
+        copies: ModelReplicas,
+        data: BatchReader,
+        loss: Loss,
+        *,
+        by_vmap: bool = False,
+        guarded: bool = False,
+    ) -> None:
+        self._stored, self._draws = problem.clients.stored, problem.dry_run.draws
+        self._work, self._copies, self._data, self._loss = work, copies, data, loss
+        self._parameters = list(copies.trained().values())
+        self._device = self._parameters[0].device
+        self._by_vmap, self._guarded = by_vmap, guarded
+
+    def steps(self, client: int, key: Key | None) -> list[np.ndarray]:
+        """Return the samples of each local step; random ones follow from the key and the client."""
+        # A batch of all of a client's examples needs no drawing, and no key.
+        samples, work = np.arange(len(self._data.source(client))), self._work
+        if work.batch is None or (work.batch >= len(samples) and work.learning_rate is None):
+            return [samples] * work.epochs
+        assert key is not None
+        # By the round's key and the client: batches do not depend on who else takes part, and are
+        # the same when a round is repeated after a kill.
+        words = key.fold_in("batches", client).words(2)
+        generator = np.random.Generator(np.random.Philox(key=words))
+        if work.learning_rate is None:
+            return [samples[np.sort(generator.choice(len(samples), work.batch, replace=False))]]
+        orders = [samples[generator.permutation(len(samples))] for _ in range(work.epochs)]
+        return [order[at : at + work.batch] for order in orders
+                for at in range(0, len(order), work.batch)]  # fmt: skip
+
+    def update(self, client: int, key: Key | None) -> tuple[Tensor, float]:
+        return self.update_from_steps(client, self.steps(client, key), key)
+
+    def update_from_steps(
+        self, client: int, steps: Sequence[np.ndarray], key: Key | None
+    ) -> tuple[Tensor, float]:
+        """Compute a client's update (d,) and first mean loss from the samples of each step."""
+        if self._work.example_norm is not None:
+            result = self._clipped(client, steps[0], self._work.example_norm, key)
+        elif self._work.learning_rate is not None:
+            result = self._local_steps(client, steps, key)
+        else:
+            result = self._gradient(client, steps, key)
+        # Before the update leaves this thread: the next client must not start from changed buffers.
+        self._copies.check()
+        return result
+
+    def _batch(
+        self, client: int, samples: np.ndarray, key: Key | None, number: int = 0
+    ) -> tuple[Features, Tensor]:
+        if self._stored or key is None:
+            return self._data.client_rows(client, samples)
+        # A Dataset may augment at random: its numbers follow from the client's key and the step.
+        seed = int(key.fold_in("reading", client, number).words(1)[0])
+        return self._data.client_rows(client, samples, seed)
+
+    def _random_numbers(self, key: Key | None, *labels: int) -> AbstractContextManager[None]:
+        # A training step that draws, as dropout does, must not depend on which thread runs it when.
+        if not self._draws:
+            return nullcontext()
+        assert key is not None
+        return seeded(int(key.fold_in("draws", *labels).words(1)[0]), self._device)
+
+    def _gradient(
+        self, client: int, steps: Sequence[np.ndarray], key: Key | None
+    ) -> tuple[Tensor, float]:
+        # One gradient moves no weights, so that the replica with the loaded ones suffices.
+        model = self._copies.shared()
+        batch = self._batch(client, steps[0], key)
+        with self._random_numbers(key, client):
+            slope = gradients(model, self._parameters, batch, self._loss)
+        return torch.cat([part.reshape(-1) for part in slope.parts]), float(slope.loss)
+
+    def _local_steps(
+        self, client: int, steps: Sequence[np.ndarray], key: Key | None
+    ) -> tuple[Tensor, float]:
+        rate, model, losses = self._work.learning_rate, self._copies.writable(), []
+        assert rate is not None
+        weights = list(self._copies.trained(model).values())
+        # The last client on this thread has left its own weights here.
+        with torch.no_grad():
+            for weight, start in zip(weights, self._parameters, strict=True):
+                weight.copy_(start)
+        for number, samples in enumerate(steps):
+            batch = self._batch(client, samples, key, number)
+            with self._random_numbers(key, client, number):
+                slope = gradients(model, weights, batch, self._loss)
+            losses.append(float(slope.loss))
+            if rate != "auto":
+                length = rate
+            else:
+                # The same random numbers again: another dropout mask would change outputs as well.
+                with self._random_numbers(key, client, number):
+                    length = length_along(model, weights, batch, self._loss, slope)
+            with torch.no_grad():
+                for weight, part in zip(weights, slope.parts, strict=True):
+                    weight -= length * part
+        # Before minus after, because the server subtracts the mean of updates.
+        difference = [
+            start.detach() - end.detach()
+            for start, end in zip(self._parameters, weights, strict=True)
+        ]
+        return torch.cat([part.reshape(-1) for part in difference]), losses[0]
+
+    def _clipped(
+        self, client: int, samples: np.ndarray, norm: float, key: Key | None
+    ) -> tuple[Tensor, float]:
+        # Each summand has norm at most `norm`, so one example moves the sum by at most 2 norm: the
+        # sensitivity that is charged, over the number by which the sum is divided.
+        total, losses = ClippedSum(sum(each.numel() for each in self._parameters), norm), []
+        before = self._attributes()
+        for row, loss in self._each_example(client, samples, key):
+            # On a device the failure would be seen: one example's overflow counts as no gradient.
+            if not self._work.summed or np.isfinite(row).all():
+                total.add(row)
+            losses.append(loss)
+        # What one example leaves behind changes the gradients of the next ones, and the bound for
+        # one example holds only if those of all others are the same bits (vector.md, Prop. 16).
+        if not are_the_same(before, self._attributes()):
+            raise ValueError(
+                "Expected a module and a loss that keep nothing of an example where one example is "
+                "protected, got one with another attribute than before: the next examples would "
+                "see it. Keep it in no attribute."
+            )
+        count = 1 if self._work.summed else len(losses)
+        update = torch.from_numpy((total.value() / count).astype(np.float32))
+        return update.to(self._device), float(np.mean(losses))
+
+    def _attributes(self) -> list[object]:
+        models = (self._copies.writable(), self._copies.shared())
+        return [value for model in models for value in attribute_values(model, self._loss)]
+
+    def _each_example(
+        self, client: int, samples: np.ndarray, key: Key | None
+    ) -> Iterator[tuple[np.ndarray, float]]:
+        """Yield the gradient (d,) and the loss of each example.
+
+        Each example has random numbers of its own: the draws of one must not change the gradient of
+        another, or clipping would not bound the influence of one example.
+        """
+        if self._by_vmap:
+            size = sum(each.numel() for each in self._parameters)
+            at_once = max(1, min(MAX_CLIPPED_EXAMPLES, MAX_CLIPPED_NUMBERS // size))
+            for start in range(0, len(samples), at_once):
+                some = samples[start : start + at_once]
+                yield from self._by_example(self._batch(client, some, key))
+            return
+        model = self._copies.shared()
+        # One by one where a module has no rule in vmap, or draws random numbers.
+        for number in range(len(samples)):
+            batch = self._batch(client, samples[number : number + 1], key)
+            with self._random_numbers(key, client, number):
+                slope = gradients(model, self._parameters, batch, self._loss)
+            flat = torch.cat([part.reshape(-1) for part in slope.parts])
+            yield flat.cpu().numpy(), float(slope.loss)
+
+    def _by_example(self, batch: tuple[Features, Tensor]) -> list[tuple[np.ndarray, float]]:
+        weights, model = self._copies.weights(), self._copies.writable()
+
+        def example_loss(weights: dict, features: Features, target: Tensor) -> Tensor:
+            batch_of_one = map_tensors(lambda tensor: tensor[None], features)
+            return self._loss(called(model, batch_of_one, weights), target[None])
+
+        example_gradients = vmap(grad_and_value(example_loss), (None, 0, 0))
+        with ClientGuard() if self._guarded else nullcontext():
+            parts, losses = example_gradients(weights, *batch)
+        rows = [parts[name].reshape(len(losses), -1) for name in weights]
+        return list(zip(torch.cat(rows, dim=1).cpu().numpy(), losses.tolist(), strict=True))

@@ -1,46 +1,189 @@
-"""The server's side on NVFlare: rounds of protected updates, their mean, and their account."""
+"""NVFlare with private updates: `QuantizeFilter` at a site, `QuantizeController` on the server.
+
+What is sent, and who can learn what: `docs/nvflare.md`.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from logging import ERROR, INFO, WARNING, getLogger
+from numbers import Real
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from nvflare.apis.controller_spec import ClientTask, Task
-from nvflare.apis.dxo import DXO, DataKind
-from nvflare.apis.fl_context import FLContext
-from nvflare.apis.impl.controller import Controller
-from nvflare.apis.shareable import Shareable
-from nvflare.apis.signal import Signal
-from nvflare.app_common.abstract.model import ModelLearnable, ModelLearnableKey
-from nvflare.app_common.app_constant import AppConstants
 
 from randquant._internal import files, validate
 from randquant._internal.files import make_folder
+from randquant._internal.imports import needed
 from randquant._internal.serialization import to_json
 from randquant.aggregation.registry import from_record
-from randquant.integrations.nvflare.tasks import (
-    build_task,
-    number,
-    read,
-    read_arrays,
-    site_name,
-)
+from randquant.channels.encoding import floats
 from randquant.planning.privacy import Privacy
 from randquant.privacy.guarantee import Neighboring
 from randquant.rounds.accountant import SO_FAR, RunAccountant
+from randquant.rounds.limits import ClientLimits
+from randquant.rounds.member import AgreedUpload, Member
 from randquant.rounds.offer import Offer
 from randquant.rounds.parameter_free import Predicts
-from randquant.rounds.parameter_layout import Layout
-from randquant.rounds.protocol import RoundMessage, logged
+from randquant.rounds.parameter_layout import Arrays, Layout, check_precision
+from randquant.rounds.protocol import SESSION_BYTES, UPLOAD, NoAnswer, RoundMessage, logged
 from randquant.rounds.run import RoundsFailed, ServerRun, Target, UntunedSteps, default_delta
 from randquant.rounds.store import ServerStore
-from randquant.rounds.sums import Log, PlainSum, RoundSum
-from randquant.rounds.with_helper import WithHelper
+from randquant.rounds.sums import Log, PlainSum, RoundSum, WithHelper
+from randquant.secure_sums.secagg.terms import ProtocolError
+
+with needed("NVFlare", "nvflare"):
+    from nvflare.apis.controller_spec import ClientTask, Task
+    from nvflare.apis.dxo import DXO, DataKind, MetaKey, from_shareable
+    from nvflare.apis.filter import Filter
+    from nvflare.apis.fl_constant import FilterKey, FLContextKey, ReservedKey, ReturnCode
+    from nvflare.apis.fl_context import FLContext
+    from nvflare.apis.impl.controller import Controller
+    from nvflare.apis.shareable import Shareable, make_reply
+    from nvflare.apis.signal import Signal
+    from nvflare.app_common.abstract.model import ModelLearnable, ModelLearnableKey
+    from nvflare.app_common.app_constant import AppConstants
+
+__all__ = ["JobOptions", "QuantizeController", "QuantizeFilter"]
+
+REQUEST = "randquant.request"
+SESSION = "randquant.session"
+TERMS = "randquant.terms"
+PROOF = "randquant.proof"
+"""Headers of a task."""
+
+PAYLOAD = "randquant.payload"
+"""The field of an answer."""
+
+
+def build_task(
+    request: RoundMessage, model: Mapping[str, np.ndarray], headers: Mapping[str, Any]
+) -> Shareable:
+    """Return a task to train a model, with the request for its update in the headers."""
+    task = DXO(DataKind.WEIGHTS, dict(model)).to_shareable()
+    request_headers = {
+        REQUEST: request.offer, SESSION: request.session, TERMS: request.terms,
+        PROOF: request.proof,
+    }  # fmt: skip
+    for name, value in {**request_headers, **headers}.items():
+        task.set_header(name, value)
+    return task
+
+
+def request_in(task: Shareable) -> RoundMessage:
+    """Read the request of a task that `build_task` made.
+
+    Raises:
+        ValueError: the task has none, or it is malformed.
+    """
+    # The refusal does not repeat what the task holds, which is whatever the server has sent.
+    text, session = _header(task, REQUEST), _header(task, SESSION)
+    if not (isinstance(text, str) and isinstance(session, bytes)):
+        raise ValueError("Expected a task of QuantizeController, got a task without a request.")
+    if len(session) != SESSION_BYTES:
+        raise ValueError(f"Expected a session of {SESSION_BYTES} bytes, got {len(session)}.")
+    head: dict[str, Any] = {"step": UPLOAD, "session": session, "offer": text}
+    for name, header in (("terms", TERMS), ("proof", PROOF)):
+        if (value := _header(task, header)) is not None:
+            head[name] = value
+    return RoundMessage.read(head)
+
+
+def build_result(answer: RoundMessage) -> Shareable:
+    # A new result: nothing that training has put into its own goes with the payload.
+    return DXO(DataKind.APP_DEFINED, {PAYLOAD: answer.update}).to_shareable()
+
+
+def read_answer(result: Shareable, session: bytes) -> RoundMessage | Exception:
+    # An error is returned and not raised: the sum logs it, and goes on without the site.
+    try:
+        code = _header(result, ReservedKey.RC)
+        if code not in (None, ReturnCode.OK):
+            raise NoAnswer(f"Expected an update, got the return code {code}: see the site's log.")
+        answer = read_data(result)
+        payload = answer.data.get(PAYLOAD) if answer.data_kind == DataKind.APP_DEFINED else None
+        if not isinstance(payload, bytes):
+            kind = f"{answer.data_kind} without a payload in bytes"
+            raise ProtocolError(f"Expected codes, got {kind}: a site needs QuantizeFilter.")
+        return RoundMessage(UPLOAD, session, payload=payload)
+    except Exception as error:  # any error that a malicious answer causes
+        return error
+
+
+def read_data(message: Shareable) -> DXO:
+    try:
+        return from_shareable(message)
+    except Exception as error:  # any error that a malicious message causes
+        raise ValueError("Expected a message with data, got a message without data.") from error
+
+
+def read_arrays(data: DXO) -> dict[str, np.ndarray]:
+    """Return copies of the arrays of a model or an update: training may change them in place."""
+    arrays: Any = data.data
+    if not isinstance(arrays, dict) or not all(isinstance(name, str) for name in arrays):
+        raise ValueError(f"Expected arrays by name, got a {type(arrays).__name__}.")
+    return {name: _copy(array) for name, array in arrays.items()}
+
+
+def read_numbers(data: DXO) -> dict[str, float]:
+    """Return the single numbers among the metrics of a model or an update, by name."""
+    metrics: Any = data.get_meta_prop(MetaKey.INITIAL_METRICS)
+    named = metrics.items() if isinstance(metrics, dict) else ()
+    single: dict[str, Any] = {name: v for name, v in named if isinstance(v, Real)}
+    return single
+
+
+def _copy(array: Any) -> np.ndarray:
+    try:
+        values, widen = floats(array)
+    except TypeError:  # counters and other integers
+        return np.asarray(array).copy()
+    # NumPy has no bfloat16, and differences in 16 bits would be rounded.
+    return widen(values).copy()
+
+
+def _header(message: Shareable, name: str) -> Any:
+    try:
+        return message.get_header(name)
+    except ValueError:  # of a malformed message, whose headers are not a dictionary
+        return None
+
+
+def site_name(name: object) -> str:
+    """Return the name of a site if it can be in a file's name, a key and a line of a log.
+
+    Raises:
+        ValueError: it cannot.
+
+    Example:
+        >>> site_name("cleveland")
+        'cleveland'
+    """
+    if (
+        not (isinstance(name, str) and name and name.isprintable())
+        or ":" in name
+        or Path(name).name != name
+    ):
+        raise ValueError(
+            "Expected the name of a site in printable characters, without ':' and slashes, got "
+            f"{validate.shown(name)}: provision it under another name."
+        )
+    return name
+
+
+def site_number(site: str) -> int:
+    """Return a site's number in accounts: a hash of its name, which NVFlare authenticates.
+
+    Should two sites have the same number, only one of them takes part.
+    """
+    return int.from_bytes(hashlib.sha256(site.encode()).digest()[:8], "little")
+
+
+# The server's side: rounds of protected updates, their mean, and their account.
 
 
 @dataclass(frozen=True)
@@ -315,7 +458,7 @@ class QuantizeController(Controller):
             except ValueError as error:
                 log(WARNING, f"randquant: a site is left out: {error}")
                 continue
-            names[number(name)] = name
+            names[site_number(name)] = name
         return sorted(names[site] for site in self._run.eligible(self._offer(), names))
 
     def _round(self, sites: list[str], fl_ctx: FLContext, abort_signal: Signal) -> None:
@@ -328,8 +471,8 @@ class QuantizeController(Controller):
         received: list[tuple[int, RoundMessage | Exception]] = []
 
         def take(client_task: ClientTask, fl_ctx: FLContext) -> None:
-            site = number(client_task.client.name)
-            received.append((site, read(client_task.result or Shareable(), session)))
+            site = site_number(client_task.client.name)
+            received.append((site, read_answer(client_task.result or Shareable(), session)))
             # It is read: else the task would keep the bytes of all sites until the round is over.
             client_task.result = None
 
@@ -356,7 +499,7 @@ class QuantizeController(Controller):
         log(INFO, f"randquant: round {run.done} of {self.rounds}: {cost}")
 
     def _begin_sum(self, sites: list[str], log: Log) -> RoundSum:
-        clients, offer = sorted(map(number, sites)), self._offer()
+        clients, offer = sorted(map(site_number, sites)), self._offer()
         if self.sums is not None and offer.mechanism.trust == "aggregate":
             return replace(self.sums, least=self._min_sites).begin(offer, clients, log)
         # A site gets one message a round, which leaves none for drawing a seed with the server.
@@ -391,3 +534,128 @@ def _dimension(model: Any) -> int:
             f"coordinates, got {validate.shown(model)}."
         )
     return Layout.from_model(read_arrays(DXO(DataKind.WEIGHTS, dict(state)))).dimension
+
+
+# The site's side: a filter that lets only protected updates out.
+
+FAILED = ReturnCode.EXECUTION_EXCEPTION
+FAILURES = tuple(code for name, code in vars(ReturnCode).items() if name.isupper() and name != "OK")
+"""NVFlare's own return codes of failed tasks; any other is replaced by FAILED."""
+
+AGREED_KEY = "randquant.asked"
+"""Key of the agreed request, and of its model, in the context of a task."""
+
+
+class QuantizeFilter(Filter):
+    """Replaces what a site would send by the codes of its update, as `QuantizeController` asks.
+
+    Configure it both for task data and for task results, in the site's own `privacy.json` or in a
+    job, last in each chain. Everything but a protected update is refused: NVFlare then reports an
+    error without data to the server.
+
+    Args:
+        epsilon: limit of this site's epsilon at `delta` by a proven bound that the site computes
+            itself. It counts its own answers, and refuses one that would exceed the limit.
+        folder: holds the site's account, `NAME.account`, over all jobs; written before anything
+            that it counts is sent.
+        delta: in (0, 1).
+        neighboring: what the guarantee hides.
+        examples: the public number by which this filter divides what the training code sends as
+            WEIGHT_DIFF, once a round: the sum of its examples' (patients') gradients, each clipped
+            to `clip_norm` (`randquant.example_update`). The limit is then for one example. None: it
+            is for all data of the site.
+        helper: public identity, 64 hexadecimal digits, of the helper of secure sums that this site
+            trusts not to collude with the server. None: only updates with all their noise are sent.
+        identity: file in PEM of this site's Ed25519 key, which signs what it sends the helper, if
+            the helper has a directory.
+        clip_norm: what the training code clips gradients to, needed with `examples`: a mechanism
+            with a smaller threshold, by which an example would count for less, is refused.
+
+    Guarantees:
+        What is sent is drawn from the certified channel with a key from the operating system. An
+        answer is in the account, on the disk, before it is sent. A request is answered once.
+
+    Example:
+        >>> QuantizeFilter(epsilon=2.0, folder="accounts", examples=120).examples
+        120
+    """
+
+    def __init__(
+        self,
+        epsilon: float,
+        folder: str,
+        delta: float = 1e-5,
+        neighboring: Neighboring = "replace_one",
+        examples: int | None = None,
+        helper: str | None = None,
+        identity: str | None = None,
+        clip_norm: float | None = None,
+    ) -> None:
+        super().__init__()
+        self.epsilon, self.folder, self.delta = epsilon, folder, delta
+        self.neighboring: Neighboring = neighboring
+        self.examples, self.helper, self.identity = examples, helper, identity
+        self.clip_norm = clip_norm
+        # It has the account's version, so that an older copy put in its place is noticed.
+        self._state: dict[str, dict[str, Any]] = {}
+        self._limits()  # for its ValueError: settings fail when the site starts, not in a job
+
+    def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
+        """Check a task before training, or replace its result by a protected update.
+
+        Raises:
+            ValueError: it is refused; NVFlare reports that without data.
+        """
+        member = self._member(fl_ctx)
+        if fl_ctx.get_prop(FLContextKey.FILTER_DIRECTION) == FilterKey.IN:
+            request = request_in(shareable)
+            model = read_arrays(read_data(shareable))
+            agreed = member.agree(request, model)
+            # Only a check: a request beyond the limit costs the site no training.
+            member.charge(agreed.membership)
+            # Private: NVFlare does not send it. Not sticky: it ends with the task.
+            fl_ctx.set_prop(AGREED_KEY, (agreed, model), private=True, sticky=False)
+            return shareable
+        agreed, old = fl_ctx.get_prop(AGREED_KEY) or (None, {})
+        if agreed is not None:
+            # Before anything leaves, a failure too, which may depend on data: the account may
+            # overstate what was sent, and never understate.
+            member.charge(agreed.membership, agreed.request.step)
+        if (code := shareable.get_return_code()) != ReturnCode.OK:
+            # A new reply, with a code of NVFlare's own: training code could hide data in either.
+            return make_reply(next((known for known in FAILURES if known == code), FAILED))
+        if agreed is None:
+            raise ValueError(
+                "Expected a request before its answer, got an answer alone: configure "
+                "QuantizeFilter for task data and for task results."
+            )
+        payload = self._encode(member, agreed, old, read_data(shareable))
+        return build_result(member.upload(agreed, payload))
+
+    def _encode(self, member: Member, agreed: AgreedUpload, old: Arrays, result: DXO) -> bytes:
+        if result.data_kind not in (DataKind.WEIGHTS, DataKind.WEIGHT_DIFF):
+            raise ValueError(f"Expected an update or a model, got {result.data_kind!s}.")
+        whole = result.data_kind == DataKind.WEIGHTS
+        new, numbers = read_arrays(result), read_numbers(result)
+        if self.examples is not None:
+            check_precision(agreed.layout.parts, result.data)  # before it is read as float64
+        return member.encode(agreed, old, new, numbers, whole)
+
+    def _limits(self) -> ClientLimits:
+        trust = "local" if self.helper is None else "aggregate"
+        return ClientLimits(
+            self.epsilon, self.delta, self.neighboring, trust, helper=self.helper,
+            examples=self.examples, clip_norm=self.clip_norm,
+        )  # fmt: skip
+
+    def _member(self, fl_ctx: FLContext) -> Member:
+        name = site_name(fl_ctx.get_identity_name())
+        make_folder(Path(self.folder))
+        files = {"randquant-ledger": str(Path(self.folder) / f"{name}.account")}
+        if self.identity is not None:
+            files["randquant-identity"] = self.identity
+
+        def log(level: int, line: str) -> None:
+            (self.log_warning if level >= WARNING else self.log_info)(fl_ctx, line)
+
+        return Member(site_number(name), self._limits(), self._state, files, log, drawn=False)

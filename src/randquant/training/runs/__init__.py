@@ -1,1 +1,0 @@
-"""One run: its folder, its log, its page, and how it resumes."""
