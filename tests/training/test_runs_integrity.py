@@ -11,12 +11,15 @@ import shutil
 import problems
 import pytest
 import stores
+import torch
 from interrupted import SMALL, Interrupted, begin, go_on
 
 import randquant as rq
 from randquant import cli
 from randquant._internal import files, round_up, serialization
 from randquant._internal.database import Database
+from randquant.aggregation import ClippedSGD
+from randquant.local_training import Learner
 from randquant.mechanisms import build
 from randquant.privacy import save_channel
 from randquant.reports import report_run
@@ -451,3 +454,63 @@ def test_what_cohorts_or_a_share_of_the_target_followed_from_stays_as_it_was(set
     begun = runs.digest(config)
     assert {n for n in changes if runs.digest(config.changed(**{n: changes[n]})) != begun} == fixed
     assert runs.digest(config.changed(cohort=5)) != begun
+
+
+STANDARDIZED = SMALL.changed(
+    mechanism="local-gaussian",
+    trust="local",
+    stop_at_epsilon=100.0,
+    standardize=rq.Standardize(-5, 5, share=0.5),
+)
+
+
+def test_statistics_that_are_gone_are_not_asked_for_again_once_rounds_were_sent(tmp_path):
+    """They may have been others, and their cost would not be counted twice."""
+    folder = begin(tmp_path / "run", STANDARDIZED, 2)
+    stores.drop(folder, "standardization")
+    before = stores.rounds_of(folder)
+    with pytest.raises(ValueError, match="Expected the statistics that the run standardises by"):
+        problems.train_run(folder)
+    assert stores.rounds_of(folder) == before
+
+
+def test_statistics_on_other_terms_are_not_what_a_run_was_stated_for(tmp_path):
+    folder = begin(tmp_path / "run", STANDARDIZED, 2)
+    record = stores.record_of(folder, "standardization")
+    del record[serialization.CHECKSUM]
+    other = {**record, "terms": record["terms"].replace("5.0", "6.0")}
+    assert other != record
+    stores.seal(folder, "standardization", other, stores.read_sent(folder).identity)
+    with pytest.raises(ValueError, match="statistics on other terms"):
+        problems.train_run(folder)
+
+
+def test_a_run_that_protects_nothing_has_no_certificate():
+    x = [[0.0], [1.0]]
+    run = rq.train(
+        torch.nn.Linear(1, 2), [(torch.tensor(x), torch.tensor([0, 1]))] * 2, rounds=1,
+        mechanism=ClippedSGD(1.0), progress=False,
+    )  # fmt: skip
+    with pytest.raises(ValueError, match="Expected a run with a guarantee to certify"):
+        rq.certificate_file(run)
+
+
+def test_a_run_states_all_that_was_measured_after_its_last_round(finished):
+    folder, record = finished
+    learner = Learner(problems.inputs_of(SMALL).problem)
+    learner.load(runs.load_parameters(folder))
+    measured = learner.evaluate()
+    for name in ("accuracy", "loss", "balanced_accuracy", "auc"):
+        expected = getattr(measured, name)
+        assert expected is not None
+        assert getattr(record.metrics[-1], name) == getattr(record.summary, name) == expected
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"round": -1}, {"round": 10}, {"participations": -1}, {"participations": 10}, {"declared": 0},
+     {"delta": 1.1}, {"delta": -0.1}],
+)  # fmt: skip
+def test_a_record_of_what_was_sent_that_contradicts_itself_is_none(wrong, finished):
+    with pytest.raises(ValueError, match=f"Expected {next(iter(wrong))} "):
+        dataclasses.replace(stores.read_sent(finished[0]), **wrong)
