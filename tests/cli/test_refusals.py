@@ -3,10 +3,12 @@
 import pytest
 from command_line import refused
 
-CHANNEL = '{"mechanism": "rqm", "clip": 1, "margin": 1, "levels": 4, "keep": 0.4}'
+CHANNEL = "rqm clip=1 margin=1 levels=4 keep=0.4"
 COMMANDS = {
     "a channel and a target": (
         ["compare", "--channel", CHANNEL, "--epsilon", "1"], "--channel and --epsilon"),
+    "a channel and curves of privacy against error": (
+        ["compare", "--channel", CHANNEL, "--curves"], "--channel and --curves"),
     "half a target": (["compare", "--clip", "1"], "Expected --clip, --bits and --epsilon"),
     "no command": (["helper", "serve", "journal"], "--key FILE with serve"),
     "a key alone": (

@@ -290,6 +290,13 @@ LINES = {
 }
 
 
+@pytest.mark.parametrize("lost", [1, 2])
+def test_of_a_run_that_was_killed_only_the_round_under_way_may_be_missing(lost, tmp_path):
+    folder = begin(tmp_path / "run", SMALL, 3)
+    stores.put_rounds(folder, stores.rounds_of(folder)[:-lost])
+    assert (read_run(folder).state == "damaged") == (lost > 1)
+
+
 @pytest.mark.parametrize("change", LINES.values(), ids=LINES)
 def test_rounds_that_are_missing_or_moved_are_noticed(change, run):
     stores.put_rounds(run, change(stores.rounds_of(run)))

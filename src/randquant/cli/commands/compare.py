@@ -37,7 +37,7 @@ def run(
     from randquant.reports.comparison import as_json, as_text, page
 
     target = {"clip": clip, "bits": bits, "epsilon": epsilon, "mechanisms": mechanisms,
-              "objective": objective}  # fmt: skip
+              "objective": objective, "curves": curves or None}  # fmt: skip
     if channel is not None:
         if conflicts := [f"--{name}" for name, value in target.items() if value is not None]:
             raise ValueError(
