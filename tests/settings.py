@@ -35,6 +35,7 @@ from randquant.flower import (
     RunAccountant,
     WithHelper,
 )
+from randquant.integrations import JobOptions, QuantizeController
 from randquant.mechanisms import (
     Binomial,
     CoordinateTarget,
@@ -215,6 +216,12 @@ def _planned(**given: Any) -> Any:
     return run.mechanism, run.accountant, strategy.rounds, strategy.needed, run.patience
 
 
+def _job(**given: Any) -> Any:
+    job = QuantizeController(VECTOR.record(), folder="run", **given)
+    run = job._new_run(lambda level, line: None)
+    return job.rounds, job.min_clients, run.patience, run.accountant
+
+
 def _helped(tmp: Any = None, **given: Any) -> Any:
     key = HelperKey.from_record(HELPER_KEY)
     return HelperTerms(bytes(16), key, offer=bytes(32), **given)
@@ -355,6 +362,9 @@ def _of_engines(call: Callable[..., Call]) -> Iterator[Call]:
                clients=100, step=0.01, colluders=5, failure=1e-5, exposure=1e-5)  # fmt: skip
     yield call("Terms", Terms, session=bytes(16), clients=(1, 2, 100), dimension=100, bits=16,
                least=3, neighbours=2, threshold=2)  # fmt: skip
+    yield call("JobOptions", JobOptions, learning_rate=0.1, patience=100, timeout=100)
+    yield call("QuantizeController", _job, rounds=100, stop_at_epsilon=7.7, delta=1e-5,
+               examples=100, min_clients=100)  # fmt: skip
     yield call("HelperTerms", _helped, cohort=100, least=50, dimension=100, bits=16)
     yield call("HelperLimits", HelperLimits, least=100, most_sums=100, clients=120,
                coordinates=100)  # fmt: skip

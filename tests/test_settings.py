@@ -96,6 +96,66 @@ def test_a_whole_number_of_few_bits_does_not_wrap_around():
     assert many == rq.ChannelRelease(rq.stochastic_rounding(1.0, 2, 1.0), 100, 100)
 
 
+EPSILON, DELTA, COUNT = (0.0, -1.0), (-0.1, 0.0, 1.0), (0, -1)
+OUT_OF_BOUNDS = {  # call: {setting: numbers that it must not be}
+    "account": {"delta": (-0.1, 1.0)},
+    "calibrate": {"epsilon": EPSILON, "delta": (-0.1, 1.0), "dimension": COUNT, "rounds": (-1,),
+                  "examples": COUNT},
+    "plan": {"population": COUNT, "cohort": (0, 21), "rounds": COUNT, "delta": (-0.1, 1.0),
+             "epsilon": (*EPSILON, 2e6)},
+    "gaussian_multiplier": {"epsilon": EPSILON, "delta": (-0.1, 1.0), "rounds": COUNT},
+    "at_equal_epsilon": {"epsilon": EPSILON},
+    "GaussianSteps.step": {"noise_multiplier": (-1.0,), "rate": (0.0, 1.1), "times": COUNT,
+                           "count_noise": (-1.0,)},
+    "GaussianSteps.epsilon": {"delta": (-0.1, 1.0)},
+    "GaussianRelease": {"dimension": COUNT, "rounds": (-1,), "noise_multiplier": (-1.0,)},
+    "Sampled": {"rate": (0.0, 1.1), "rounds": (-1,)},
+    "Quantiles": {"steps": (1, 1025)},
+    "KaplanMeier": {"until": (0.0, -1.0), "bins": (0, 501)},
+    "survey": {"epsilon": (*EPSILON, 65.0), "delta": (0.0, 0.2), "clients": COUNT, "most": COUNT,
+               "records": (-1,)},
+    "Survey": {"delta": DELTA, "most": COUNT, "bits": (1, 65), "cohort": (1, 0)},
+    "Local": {"epochs": COUNT, "batch": COUNT, "learning_rate": (-0.1,), "threads": COUNT},
+    "Server": {"evaluate_every": COUNT, "checkpoint_every": (-1,)},
+    "TrainConfig": {"cohort": COUNT, "rounds": COUNT, "delta": (-0.1, 1.0),
+                    "stop_at_epsilon": EPSILON},
+    "sample_poisson": {"population": COUNT, "rate": (0.0, 1.1)},
+    "capped_cohorts": {"population": COUNT, "cohort": (0, 101), "rounds": COUNT,
+                       "max_participations": COUNT},
+    "Offer": {"dimension": (*COUNT, 2**41), "examples": COUNT},
+    "ClientLimits": {"epsilon": EPSILON, "delta": DELTA, "colluders": (-1,), "examples": COUNT,
+                     "threshold": (0.0, 1.1), "epsilon_alone": EPSILON, "clip_norm": (0.0, 1e31)},
+    "QuantizeMod": {"epsilon": EPSILON, "delta": DELTA, "threshold": (0.0, 1.1)},
+    "RunAccountant": {"delta": DELTA, "max_epsilon": EPSILON, "count": COUNT, "other": DELTA,
+                      "limit": (-1.0,)},
+    "AmongClients": {"neighbours": COUNT},
+    "within": {"epsilon": EPSILON, "delta": DELTA, "examples": COUNT},
+    "for_target": {"epsilon": EPSILON, "rounds": COUNT, "cohort": (1, 0), "clients": (49,),
+                   "delta": (-0.1, 1.0), "dropouts": (-1, 50)},
+    "JobOptions": {"learning_rate": (0.0, -0.1), "patience": COUNT, "timeout": COUNT},
+    "QuantizeController": {"rounds": COUNT, "stop_at_epsilon": EPSILON, "delta": DELTA,
+                           "min_clients": COUNT},
+    "Losses.graph": {"step": (-0.1, 1.0), "colluders": (-1,), "failure": (0.0, 1.1),
+                     "exposure": (0.0, 1.1)},
+    "Terms": {"bits": (0, 33), "least": (1, 4), "dimension": COUNT, "neighbours": COUNT},
+    "HelperTerms": {"cohort": COUNT, "least": (1, 101), "dimension": COUNT, "bits": (0, 33)},
+    "HelperLimits": {"least": (1,), "most_sums": COUNT, "clients": (1,), "coordinates": COUNT,
+                     "masks": COUNT, "least_noise": (-1.0,)},
+}  # fmt: skip
+NAMED = {"other": "delta", "limit": "epsilon", "stop_at_epsilon": "epsilon"}
+"""Settings by the names that messages have, where they have another."""
+
+
+@pytest.mark.parametrize(
+    ("name", "setting"), [(n, s) for n, settings in OUT_OF_BOUNDS.items() for s in settings]
+)
+def test_a_number_out_of_bounds_is_refused_with_its_settings_name(name, setting):
+    call = ALL_CALLS[name]
+    for value in OUT_OF_BOUNDS[name][setting]:
+        with pytest.raises(ValueError, match=f"Expected .*{NAMED.get(setting, setting)}"):
+            call.function(**call.with_values(**{setting: value}))
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

@@ -7,7 +7,7 @@ import inspect
 
 import numpy as np
 import pytest
-from command_line import refused
+from command_line import as_json, refused
 
 from randquant.audit import attack
 from randquant.channels import Key
@@ -105,6 +105,15 @@ def test_another_value_of_an_option_is_another_call(name, option, tmp_path, monk
     for function, signature in signatures.items():
         if option in signature.parameters:
             assert one.get((function, option)) != other.get((function, option))
+
+
+def test_curves_are_those_of_the_same_mechanisms_and_bits_if_they_are_asked_for(capsys):
+    line = "compare --clip 0.3 --bits 1 --epsilon 1 --mechanisms stochastic-rounding"
+    assert as_json(capsys, line)["tradeoff"] == []
+    [curve] = as_json(capsys, f"{line} --curves")["tradeoff"]
+    assert (curve["levels"], curve["mechanism"]) == (2, "stochastic-rounding")
+    found = comparing.tradeoffs(0.3, [1], ["stochastic-rounding"])[2, "stochastic-rounding"]
+    assert [(each["epsilon"], each["mse"]) for each in curve["points"]] == sorted(found)
 
 
 def words(settings):

@@ -104,6 +104,19 @@ def options() -> dict:
     return {each.name: each for each in all_commands()["train"].settings(())}
 
 
+@pytest.mark.parametrize("quiet", [True, False])
+def test_quiet_is_a_run_without_bars(quiet, here, monkeypatch):
+    def train(*values, **settings):
+        asked.append(settings["progress"])
+        raise Stop
+
+    asked = []
+    monkeypatch.setattr(federated, "train", train)
+    with pytest.raises(Stop):
+        cli.main(["train", "own.py", "--epsilon=8", "--run=run", *["--quiet"] * quiet])
+    assert asked == [not quiet]
+
+
 # One set of options and defaults.
 
 

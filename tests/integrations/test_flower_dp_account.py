@@ -87,6 +87,12 @@ def test_flowers_strategy_stops_at_its_limit():
         accountant_of().would_exceed(one_more)
 
 
+def test_a_limit_is_compared_with_all_sums_that_are_about_to_be_released():
+    event, limit = GaussianPrivacyEvent(2.0, 4, 4), composed(4, 2.0, 3).get_epsilon(DELTA)
+    assert not accountant_of().would_exceed(event, limit, count=3)
+    assert accountant_of().would_exceed(event, limit, count=4)
+
+
 def test_a_removed_client_is_replaced_where_not_all_are_asked():
     """Two of three clients, opposite updates: the sums differ by twice the clip norm."""
     ours, theirs = (

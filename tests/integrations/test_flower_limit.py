@@ -192,3 +192,18 @@ def test_a_client_that_is_killed_before_its_state_is_kept_takes_no_step_twice(
     [second] = again
     twice = f"Expected each step of a round once, got '{step}' again."
     assert step == "advertise" or str(second.error.reason) == twice
+
+
+def test_training_goes_on_with_as_many_clients_as_a_round_needs():
+    """One of three is at its limit, and a round of FedAvg needs two."""
+    mechanism = noisy("local")
+    offer = Offer(mechanism, 5)
+    limit = account([offer.release(1, "replace_one", "local")], 1e-5, quick=True).epsilon
+    strategy = QuantizedStrategy(fedavg(), mechanism, stop_at_epsilon=limit)
+    strategy.accountant.meet([1, 2, 3])
+    layout = strategy._layout({"w": np.zeros(5, np.float32)})
+    own = strategy.run.offer(layout, strategy.local.buffers)
+    strategy.accountant.compose(RoundEvent(own, frozenset({1})))
+    run(strategy, grid_of(nodes=[1, 2, 3]))
+    assert not strategy.stopped
+    assert [(row.asked, row.failed) for row in strategy.history] == [(2, "")]

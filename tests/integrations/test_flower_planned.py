@@ -195,6 +195,19 @@ def test_a_useless_target_is_a_warning_that_says_how_many_clients_it_takes(caplo
     assert "on the task" not in caplog.text
 
 
+@pytest.mark.parametrize("trust", ["aggregate", "local"])
+def test_a_target_is_met_and_used_up_under_its_own_trust(trust):
+    mechanism = planned(trust=trust, model=100, epsilon=20.0).run.mechanism
+    assert mechanism.trust == trust
+    assert 19.0 < rq.account([mechanism.release(100, 3)], 1e-5).epsilon <= 20.0
+
+
+@pytest.mark.parametrize("trust", ["model", "central", "Local"])
+def test_a_trust_that_no_server_on_an_engine_can_have_is_refused(trust):
+    with pytest.raises(ValueError, match=f"one of aggregate, local; got '{trust}'"):
+        planned(trust=trust)
+
+
 def test_losses_that_no_graph_withstands_are_refused_when_it_is_planned():
     with pytest.raises(ValueError, match="Expected losses that 12 clients withstand, got 10% a"):
         planned(cohort=12, sums=AmongClients(losses=Losses(step=0.1)))

@@ -10,9 +10,9 @@ import math
 import numpy as np
 import pytest
 from flower_grid import InProcessGrid, client_app
-from flower_rounds import ANYTHING, exact, fedavg, noisy
+from flower_rounds import ANYTHING, exact, fedavg, grid_of, model, noisy
 from flwr.app import Array, ArrayRecord, ConfigRecord
-from flwr.serverapp.strategy import FedAdam
+from flwr.serverapp.strategy import FedAdam, FedAvg
 
 import randquant as rq
 from randquant.aggregation import AdditiveMechanism
@@ -209,6 +209,50 @@ def test_a_setting_of_privacy_changes_what_is_planned_and_what_is_run(name, targ
 def test_a_setting_of_privacy_that_flower_does_not_have_is_refused(name, target):
     with pytest.raises(ValueError, match=f"Expected .*{name}"):
         target(privacy=Privacy(**{name: REFUSED[name]}))
+
+
+def test_a_target_for_one_example_may_say_so_in_privacy_too(target):
+    unit = Privacy(unit="example")
+    need, run = target(examples=7)
+    assert target(examples=7, privacy=unit) == (need | {"privacy": unit}, run)
+
+
+class Watching(FedAvg):
+    """Keeps the settings that it is called with."""
+
+    def __init__(self):
+        super().__init__(fraction_evaluate=1.0)
+        self.seen = {}
+
+    def configure_train(self, server_round, arrays, config, grid):
+        self.seen["train_config"] = dict(config)
+        return super().configure_train(server_round, arrays, config, grid)
+
+    def configure_evaluate(self, server_round, arrays, config, grid):
+        self.seen["evaluate_config"] = dict(config)
+        return []
+
+
+def test_every_setting_of_start_reaches_the_wrapped_strategy_and_the_grid():
+    """Those that are not here have tests of their own: what they do takes several rounds."""
+    elsewhere = {"num_rounds", "statistics", "connect_timeout"}
+    inner, grid, evaluated, timeouts = Watching(), grid_of(), [], []
+    send = grid.send_and_receive
+    grid.send_and_receive = lambda messages, *, timeout=None: (
+        timeouts.append(timeout) or send(messages)
+    )
+    given = {
+        "grid": grid, "initial_arrays": model(), "timeout": 7.0,
+        "train_config": ConfigRecord({"rate": 0.5}),
+        "evaluate_config": ConfigRecord({"batches": 3}),
+        "evaluate_fn": lambda number, arrays: evaluated.append(number),
+    }  # fmt: skip
+    known = inspect.signature(QuantizedStrategy.start).parameters.keys() - {"self"}
+    assert known == given.keys() | elsewhere
+    QuantizedStrategy(inner, exact("local")).start(num_rounds=1, **given)
+    assert inner.seen["train_config"]["rate"] == 0.5
+    assert inner.seen["evaluate_config"]["batches"] == 3
+    assert (set(timeouts), evaluated) == ({7.0}, [0, 1])
 
 
 OPEN = {"neighboring", "numbers", "weighted_by"}

@@ -14,7 +14,7 @@ import randquant as rq
 from randquant.aggregation import VectorMechanism
 from randquant.integrations import JobOptions, QuantizeController, QuantizeFilter
 from randquant.mechanisms import stochastic_rounding
-from randquant.rounds import Target, WithHelper
+from randquant.rounds import Offer, RoundEvent, Target, WithHelper
 
 COARSER = VectorMechanism(stochastic_rounding(clip=0.5, levels=2, margin=0.4), clip_norm=1.0)
 SUMMED = VectorMechanism(stochastic_rounding(0.5, 2, 2.0), 1.0, "aggregate", len(SITES))
@@ -80,6 +80,15 @@ def test_a_setting_of_a_job_changes_what_it_must_and_nothing_else(name, tmp_path
     assert usual.pop("folder") == tmp_path / "a" / "server"
     assert found.pop("folder") == tmp_path / "b" / "server"
     assert found == usual | changes != usual
+
+
+def test_a_site_that_comes_later_has_spent_nothing(tmp_path):
+    """NVFlare authenticates names: a new one is no old site that has reconnected."""
+    run = Server(tmp_path).controller._new_run(lambda level, line: None)
+    offer = Offer(run.mechanism, 14)
+    run.accountant.compose(RoundEvent(offer, frozenset({1})), 3)
+    assert run.eligible(offer, [1, 2]) == [1, 2]
+    assert [run.accountant.answers(site) for site in (1, 2)] == [3, 0]
 
 
 def test_with_a_helper_a_job_sums_and_says_what_it_counts_on(tmp_path):

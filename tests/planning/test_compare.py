@@ -177,3 +177,11 @@ def test_a_page_of_given_channels_tells_them_apart_and_says_what_is_not_drawn():
     check_charts(text)
     for words in ("pbm 1", "pbm 2", "Infinite and not drawn: qmgeo.", "Clips differ"):
         assert words in Page(text).words
+
+
+@pytest.mark.parametrize("order", [2.0, 4.0])
+def test_given_channels_are_shown_at_the_order_that_is_asked_for(order):
+    settings = {"clip": 1.0, "margin": 1.0, "levels": 4, "keep": 0.4}
+    compared = compare.compare_channels([("rqm", settings)], order)
+    assert compared.order == order
+    assert compared.entries[0].measured.renyi == rq.certify(build("rqm", settings), order)

@@ -154,6 +154,16 @@ def test_beside_one_example_all_data_of_a_client_are_stated(neighboring):
     assert accountant.summary().startswith(said)
 
 
+def test_both_figures_of_an_account_of_examples_name_what_they_count_on():
+    condition = "the helper does not collude with the server"
+    accountant = RunAccountant(DELTA, counts_on=condition)
+    offer = Offer(noisy("aggregate"), 5, examples=4)
+    accountant.compose(RoundEvent(offer, frozenset({1, 2, 3})))
+    one, every = accountant.summary().split("; all data of a client: ")
+    assert f"2 honest others and {condition}" in one
+    assert f"2 honest others and {condition}" in every
+
+
 def test_where_one_clients_figure_is_not_derived_none_is_stated(monkeypatch):
     """The other relation's figure is the largest of all clients', or there is none."""
     accountant = RunAccountant(DELTA)

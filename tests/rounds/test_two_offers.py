@@ -1,7 +1,8 @@
-"""A hostile server that tells the clients of one sum different offers."""
+"""Hostile servers: different offers to the clients of one sum, and steps asked for again."""
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 
@@ -115,3 +116,34 @@ def test_the_digest_in_the_terms_is_of_the_clients_own_text_and_never_the_server
     forged = json.dumps({**json.loads(text), "offer": OFFER.digest})
     with pytest.raises(ProtocolError, match="terms of a secure sum"):
         protocol.read_terms(forged, session, OFFER.size, without_noise().to_text())
+
+
+@pytest.mark.parametrize("step", [step for step in protocol.STEPS if step != protocol.ADVERTISE])
+def test_a_client_that_is_killed_before_its_engine_keeps_its_state_takes_no_step_twice(
+    step, tmp_path
+):
+    """The first answer may have left: only the file of its account knows."""
+    log, states = lambda level, line: None, {n: {} for n in range(3)}
+    limits, refusals = ClientLimits(99.0), []
+    offer = Offer(VectorMechanism(BIT, 1.0, "aggregate", 2), DIMENSION)
+
+    def answer(n, request, state):
+        member = Member(n, limits, state, {"randquant-ledger": tmp_path / f"{n}"}, log)
+        if request.step != protocol.UPLOAD:
+            return member.answer(request)
+        agreed = member.agree(request, MODEL)
+        member.charge(agreed.membership, request.step)
+        return member.upload(agreed, member.encode(agreed, MODEL, UPDATE, {}))
+
+    started = AmongClients().begin(offer, list(states), log)
+    while started.pending:
+        before, answers = copy.deepcopy(states[0]), []
+        for n, request in started.pending.items():
+            answers.append((n, answer(n, request, states[n])))
+        if started.step == step:
+            with pytest.raises(ProtocolError, match="each step of a round once") as refused:
+                answer(0, started.pending[0], before)
+            refusals.append(refused)
+        started.take(answers)
+    assert len(refusals) == 1
+    assert started.mean().shape == (DIMENSION,)

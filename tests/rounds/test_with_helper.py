@@ -13,6 +13,7 @@ from flower_rounds import (
     changed_terms,
     exact,
     grid_of,
+    identify,
     mean_of,
     noisy,
     one_round,
@@ -29,7 +30,7 @@ from randquant.flower import (
     WithHelper,
 )
 from randquant.integrations import HEAD
-from randquant.rounds import Offer, RoundsFailed, service, within
+from randquant.rounds import ClientLimits, Member, Offer, RoundsFailed, service, within
 from randquant.secure_sums import (
     MAX_OFFER_BYTES,
     Helper,
@@ -87,6 +88,17 @@ def test_a_server_may_demand_more_clients_of_a_sum_than_the_mechanism_does(tmp_p
         weights, _, strategy = one_round(exact(), mod=mod, sums=sums, fault=fault)
         assert weights.any() == (lost == 1)
         assert ("4 clients or more" in strategy.history[0].failed) == (lost == 2)
+
+
+def test_a_server_with_a_directory_leaves_out_who_does_not_sign(tmp_path, identity, trusting):
+    """Its own directory: this helper has none."""
+    grid = grid_of(trusting)
+    known = {int(n): bytes.fromhex(key) for n, key in identify(grid, NODES, tmp_path).items()}
+    grid.contexts[2].node_config.pop("randquant-identity")
+    sums = WithHelper(Helper(tmp_path / "helper", identity), directory=known)
+    weights, _, strategy = one_round(exact(), grid=grid, sums=sums)
+    assert np.allclose(weights, mean_of({1, 3, 4, 5}), atol=1e-6)
+    assert strategy.history[0].dropped == 1
 
 
 def all_refuse(reason, mod, helper, *arguments, **options):
@@ -147,6 +159,21 @@ def test_a_seed_that_the_helper_has_not_signed_is_refused(change, tmp_path, iden
 
     some, helper = replace(noisy(), coordinates=2), Helper(tmp_path, identity)
     all_refuse("have drawn together", trusting, helper, some, change=("upload", changed))
+
+
+@pytest.mark.parametrize("drawn", [True, False], ids=["flower", "nvflare"])
+def test_on_every_engine_the_coordinates_are_those_that_the_helper_has_signed_for(
+    drawn, tmp_path, identity
+):
+    log, offer = lambda level, line: None, Offer(replace(noisy(cohort=2), coordinates=2), 16)
+    begun = WithHelper(Helper(tmp_path, identity)).begin(offer, [1, 2], log)
+    limits = ClientLimits(math.inf, helper=public(identity).hex())
+    member, request = Member(1, limits, {}, {}, log, drawn), begun.pending[1]
+    arrays = {"w": np.zeros(16, np.float32)}
+    assert member.agree(request, arrays).mechanism == begun._mechanism != offer.mechanism
+    for proof in (b"", request.proof[:32] + bytes(64)):
+        with pytest.raises(ProtocolError, match="have drawn together"):
+            member.agree(replace(request, proof=proof), arrays)
 
 
 class Unreachable:

@@ -7,6 +7,7 @@ from by_name import train
 from torch import nn
 from torch.nn import functional as F
 
+import randquant as rq
 from randquant.aggregation import ClippedSGD, update_mechanism
 from randquant.mechanisms import stochastic_rounding
 
@@ -56,6 +57,21 @@ REFUSED = {
         {"mechanism": SUMS, "clip_norm": 77.0},
         ValueError, "Expected the clip_norm of the mechanism, 1.0, got 77.0",
     ),
+    "coordinates of a mechanism": (
+        {"mechanism": SUMS, "epsilon": None, "coordinates": 4},
+        ValueError, "Expected no coordinates with a mechanism of your own, got 4",
+    ),
+    "noise of a mechanism": (
+        {"mechanism": SUMS, "epsilon": None, "noise": "helper"},
+        ValueError, "Expected no noise with a mechanism of your own, got 'helper'",
+    ),
+    "a table's noise beside the helper's": (
+        {"noise": "helper", "standardize": rq.Standardize(-3, 3)},
+        ValueError, "Expected no standardize with noise='helper'",
+    ),
+    "a limit where nothing is protected": (
+        {"mechanism": ClippedSGD(1.0), "epsilon": 8.0}, ValueError, "Expected a mechanism that pro",
+    ),
     "meta": (
         {"model": nn.Linear(FEATURES, 2, device="meta")},
         ValueError, "Expected parameters with numbers, got weight on the meta device",
@@ -87,6 +103,11 @@ def test_what_cannot_be_trained_with_is_refused(given, kind, sentence):
     usual = {"model": nn.Linear(FEATURES, 2), "clients": CLIENTS, "epsilon": 8, "rounds": 2}
     with pytest.raises(kind, match=f"^{sentence}"):
         train(**{**usual, "progress": False, **given})
+
+
+def test_an_optimizer_of_ones_own_has_its_own_rate():
+    with pytest.raises(ValueError, match="Expected the learning rate in server_optimizer's own lr"):
+        rq.Server(lambda parameters: torch.optim.SGD(parameters, lr=1.0), learning_rate=0.5)
 
 
 def test_an_error_while_reading_names_the_client():

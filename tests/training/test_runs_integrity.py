@@ -11,13 +11,15 @@ import shutil
 import problems
 import pytest
 import stores
+import torch
 from interrupted import SMALL, Interrupted, begin, go_on
 
 import randquant as rq
 from randquant import cli
 from randquant._internal import files, round_up, serialization
 from randquant._internal.files import Database
-from randquant.aggregation import LocalGaussian, SignSGD
+from randquant.aggregation import ClippedSGD, LocalGaussian, SignSGD
+from randquant.local_training import Learner
 from randquant.mechanisms import build
 from randquant.privacy import save_channel
 from randquant.reports import report_run
@@ -296,6 +298,13 @@ LINES = {
 }
 
 
+@pytest.mark.parametrize("lost", [1, 2])
+def test_of_a_run_that_was_killed_only_the_round_under_way_may_be_missing(lost, tmp_path):
+    folder = begin(tmp_path / "run", SMALL, 3)
+    stores.put_rounds(folder, stores.rounds_of(folder)[:-lost])
+    assert (read_run(folder).state == "damaged") == (lost > 1)
+
+
 @pytest.mark.parametrize("change", LINES.values(), ids=LINES)
 def test_rounds_that_are_missing_or_moved_are_noticed(change, run):
     stores.put_rounds(run, change(stores.rounds_of(run)))
@@ -475,3 +484,63 @@ RECORDED_FINGERPRINTS = {
 def test_a_mechanism_of_a_stored_run_is_known_again(mechanism):
     config = TrainConfig(Task(2), "own", cohort=1)
     assert mechanism_fingerprint(config, mechanism, 5) == RECORDED_FINGERPRINTS[mechanism]
+
+
+STANDARDIZED = SMALL.changed(
+    mechanism="local-gaussian",
+    trust="local",
+    stop_at_epsilon=100.0,
+    standardize=rq.Standardize(-5, 5, share=0.5),
+)
+
+
+def test_statistics_that_are_gone_are_not_asked_for_again_once_rounds_were_sent(tmp_path):
+    """They may have been others, and their cost would not be counted twice."""
+    folder = begin(tmp_path / "run", STANDARDIZED, 2)
+    stores.drop(folder, "standardization")
+    before = stores.rounds_of(folder)
+    with pytest.raises(ValueError, match="Expected the statistics that the run standardises by"):
+        problems.train_run(folder)
+    assert stores.rounds_of(folder) == before
+
+
+def test_statistics_on_other_terms_are_not_what_a_run_was_stated_for(tmp_path):
+    folder = begin(tmp_path / "run", STANDARDIZED, 2)
+    record = stores.record_of(folder, "standardization")
+    del record[serialization.CHECKSUM]
+    other = {**record, "terms": record["terms"].replace("5.0", "6.0")}
+    assert other != record
+    stores.seal(folder, "standardization", other, stores.read_sent(folder).identity)
+    with pytest.raises(ValueError, match="statistics on other terms"):
+        problems.train_run(folder)
+
+
+def test_a_run_that_protects_nothing_has_no_certificate():
+    x = [[0.0], [1.0]]
+    run = rq.train(
+        torch.nn.Linear(1, 2), [(torch.tensor(x), torch.tensor([0, 1]))] * 2, rounds=1,
+        mechanism=ClippedSGD(1.0), progress=False,
+    )  # fmt: skip
+    with pytest.raises(ValueError, match="Expected a run with a guarantee to certify"):
+        rq.certificate_file(run)
+
+
+def test_a_run_states_all_that_was_measured_after_its_last_round(finished):
+    folder, record = finished
+    learner = Learner(problems.inputs_of(SMALL).problem)
+    learner.load(runs.load_parameters(folder))
+    measured = learner.evaluate()
+    for name in ("accuracy", "loss", "balanced_accuracy", "auc"):
+        expected = getattr(measured, name)
+        assert expected is not None
+        assert getattr(record.metrics[-1], name) == getattr(record.summary, name) == expected
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"round": -1}, {"round": 10}, {"participations": -1}, {"participations": 10}, {"declared": 0},
+     {"delta": 1.1}, {"delta": -0.1}],
+)  # fmt: skip
+def test_a_record_of_what_was_sent_that_contradicts_itself_is_none(wrong, finished):
+    with pytest.raises(ValueError, match=f"Expected {next(iter(wrong))} "):
+        dataclasses.replace(stores.read_sent(finished[0]), **wrong)

@@ -89,7 +89,7 @@ def run_compare(
     from randquant.reports.channels import comparison_json, comparison_page, comparison_text
 
     target = {"clip": clip, "bits": bits, "epsilon": epsilon, "mechanisms": mechanisms,
-              "objective": objective}  # fmt: skip
+              "objective": objective, "curves": curves or None}  # fmt: skip
     if channel is not None:
         if conflicts := [f"--{name}" for name, value in target.items() if value is not None]:
             raise ValueError(

@@ -137,9 +137,7 @@ def _page(folders: Sequence[Path], output: Path | None, uncovered: bool) -> Path
     if uncovered:
         raise ValueError(f"Expected the folder of one run with --uncovered, got {len(folders)}.")
     paths = [
-        path
-        for folder in folders
-        for path in ([folder] if is_run(folder) else find_runs([folder]))
+        path for folder in folders for path in ([folder] if is_run(folder) else find_runs([folder]))
     ]
     path = output or Path("runs.html")
     # A run that is named twice, or found within another folder too, is drawn once.
