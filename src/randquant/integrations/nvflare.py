@@ -20,6 +20,7 @@ from randquant._internal import files, validate
 from randquant._internal.files import make_folder
 from randquant._internal.imports import needed
 from randquant._internal.serialization import to_json
+from randquant.aggregation.layout import Arrays, Layout, check_precision
 from randquant.aggregation.registry import from_record
 from randquant.channels.encoding import floats
 from randquant.planning.privacy import Privacy
@@ -29,7 +30,6 @@ from randquant.rounds.limits import ClientLimits
 from randquant.rounds.member import AgreedUpload, Member
 from randquant.rounds.offer import Offer
 from randquant.rounds.parameter_free import Predicts
-from randquant.rounds.parameter_layout import Arrays, Layout, check_precision
 from randquant.rounds.protocol import SESSION_BYTES, UPLOAD, NoAnswer, RoundMessage, logged
 from randquant.rounds.run import RoundsFailed, ServerRun, Target, UntunedSteps, default_delta
 from randquant.rounds.store import ServerStore

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from randquant._internal.imports import lazily
 
 if TYPE_CHECKING:
+    from randquant.aggregation.layout import Layout
     from randquant.rounds.accountant import (
         ACCOUNT_RECORD,
         STEP_BYTES,
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
         Predicts,
         usual_length,
     )
-    from randquant.rounds.parameter_layout import Layout
     from randquant.rounds.protocol import (
         MAX_SESSION_BYTES,
         MAX_TEXT_CHARACTERS,

@@ -19,11 +19,11 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from randquant._internal import validate
 from randquant._internal.formatting import round_up
+from randquant.aggregation import layout as layouts
+from randquant.aggregation.layout import Arrays, Buffers, Layout, Patterns
 from randquant.privacy.accounting.release import check_examples
 from randquant.privacy.guarantee import NEIGHBORINGS, Neighboring, Trust
-from randquant.rounds import parameter_layout
 from randquant.rounds.accountant import THIS_CLIENT, DamagedFile, RoundEvent, RunAccountant, State
-from randquant.rounds.parameter_layout import Arrays, Buffers, Layout, Patterns
 from randquant.rounds.protocol import read_terms, terms_text
 from randquant.secure_sums.secagg.client import Client
 from randquant.secure_sums.secagg.terms import (
@@ -114,7 +114,7 @@ class ClientLimits:
         if self.helper is not None:
             check_identity(bytes.fromhex(self.helper))
         if self.buffers is not None:
-            validate.choice("buffers", self.buffers, parameter_layout.BUFFER_MODES)
+            validate.choice("buffers", self.buffers, layouts.BUFFER_MODES)
         if self.examples is not None:
             check_examples(self.examples)
         if self.clip_norm is not None:
@@ -278,7 +278,7 @@ class ClientLimits:
         """Return the trained arrays; ProtocolError unless the model matches offer and limits."""
         try:
             layout = Layout.from_model(model, offer.parts or None)
-        except parameter_layout.UnknownPart as error:
+        except layouts.UnknownPart as error:
             # The name is the server's word: only the cause has it, in this client's log.
             raise ProtocolError(
                 "Expected an offer to train arrays of floating-point numbers that the model has, "
@@ -286,7 +286,7 @@ class ClientLimits:
             ) from error
         expected = layout.parts
         if self.parts is not None or self.frozen is not None:
-            expected = parameter_layout.trained_names(model, self.parts, self.frozen)
+            expected = layouts.trained_names(model, self.parts, self.frozen)
         if layout.parts != expected:
             # Numbers only: names of arrays are the server's words.
             raise ProtocolError(
@@ -305,7 +305,7 @@ class ClientLimits:
         if layout.running and offer.buffers == "refuse":
             raise ProtocolError(
                 "Expected a model without running statistics, as the offer says, got "
-                f"{len(layout.running)} of them: {parameter_layout.WAY_OUT}."
+                f"{len(layout.running)} of them: {layouts.WAY_OUT}."
             )
         if offer.mechanism.from_zero and any(model[name].any() for name in layout.parts):
             # Differences from other numbers are rounded, and rounding may tell records apart: a

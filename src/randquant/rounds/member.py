@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from randquant.aggregation.layout import check_precision
 from randquant.channels import wire
 from randquant.channels.keys import Key
 from randquant.rounds import limits, protocol
@@ -27,15 +28,14 @@ from randquant.rounds.accountant import (
     State,
 )
 from randquant.rounds.limits import ClientLimits, Membership, identity, peers_note
-from randquant.rounds.parameter_layout import check_precision
 from randquant.rounds.protocol import RoundMessage, logged
 from randquant.secure_sums.secagg.client import Client
 from randquant.secure_sums.secagg.terms import HASH_BYTES, PART_BYTES, ProtocolError
 
 if TYPE_CHECKING:
+    from randquant.aggregation.layout import Arrays, Layout
     from randquant.aggregation.mechanism import UpdateMechanism
     from randquant.rounds.offer import Offer
-    from randquant.rounds.parameter_layout import Arrays, Layout
     from randquant.secure_sums.helper.message import HelperTerms
 
 RELATIVE_LOSS = "relative-loss"

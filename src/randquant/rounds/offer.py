@@ -15,13 +15,13 @@ from randquant._internal import validate
 from randquant._internal.serialization import to_json
 from randquant.aggregation.auxiliary_numbers import AuxiliaryNumbers, Number
 from randquant.aggregation.clipping import scale_to_norm, shorten
+from randquant.aggregation.layout import BUFFER_MODES, Buffers
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.registry import all_mechanisms, from_record
 from randquant.privacy.accounting.release import Release
 from randquant.privacy.accounting.sampling import run_release
 from randquant.privacy.guarantee import Neighboring, Trust
 from randquant.rounds.parameter_free import squared_noise
-from randquant.rounds.parameter_layout import BUFFER_MODES, Buffers
 from randquant.rounds.protocol import MAX_TEXT_CHARACTERS
 
 NO_NUMBERS: Mapping[str, float] = {}

@@ -12,6 +12,7 @@ import numpy as np
 from randquant._internal import validate
 from randquant._internal.progress import waiting
 from randquant.aggregation.auxiliary_numbers import AuxiliaryNumbers
+from randquant.aggregation.layout import Arrays, Buffers, Layout
 from randquant.aggregation.mechanism import UpdateMechanism, describe_influence
 from randquant.aggregation.registry import update_mechanism
 from randquant.planning.planner import choose
@@ -21,7 +22,6 @@ from randquant.privacy.accounting.release import check_examples
 from randquant.rounds.accountant import RoundEvent, RunAccountant
 from randquant.rounds.offer import Offer
 from randquant.rounds.parameter_free import REACH_LENGTHS, ParameterFreeStep, Predicts
-from randquant.rounds.parameter_layout import Arrays, Buffers, Layout
 from randquant.rounds.store import History, Measured, RoundRow, ServerStore, StoredRounds
 from randquant.rounds.sums import Log, RoundSum
 

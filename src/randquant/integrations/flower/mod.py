@@ -10,6 +10,7 @@ from flwr.app import Context, Message, MessageType, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
 from flwr.common import log
 
+from randquant.aggregation.layout import Arrays
 from randquant.integrations.flower import messages
 from randquant.rounds.accountant import ACCOUNT_RECORD
 from randquant.rounds.limits import ClientLimits, Membership
@@ -20,7 +21,6 @@ from randquant.rounds.member import (
     refusal_line,
     refusal_reason,
 )
-from randquant.rounds.parameter_layout import Arrays
 from randquant.rounds.protocol import UPLOAD, RoundMessage
 
 

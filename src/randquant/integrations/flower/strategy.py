@@ -24,6 +24,7 @@ from flwr.serverapp.strategy import FedAvg, Result, Strategy
 
 from randquant._internal import files, validate
 from randquant._internal.files import make_folder
+from randquant.aggregation.layout import Arrays, Layout, trained_names
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.integrations.flower import messages
 from randquant.integrations.flower.messages import (
@@ -38,7 +39,6 @@ from randquant.planning.privacy import CLIP_NORM, Privacy
 from randquant.rounds.accountant import SO_FAR, RunAccountant
 from randquant.rounds.offer import Offer
 from randquant.rounds.parameter_free import Predicts
-from randquant.rounds.parameter_layout import Arrays, Layout, trained_names
 from randquant.rounds.protocol import UPLOAD
 from randquant.rounds.run import (
     ModelAndMoments,
