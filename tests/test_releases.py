@@ -84,7 +84,10 @@ def test_a_client_counts_on_from_its_account(release):
     expected = figures(release, "engine")
     answers, epsilon = flower_grid.spent(release / "account.sqlite")
     assert answers == expected["answers"] == 2
-    assert epsilon == pytest.approx(expected["client"])
+    two = rq.account([write.AGGREGATE.release(5, rounds=2)], delta=1e-5)
+    # What was proven then holds; less may be proven since.
+    assert epsilon == pytest.approx(two.epsilon)
+    assert 0.8 * expected["client"] < epsilon <= expected["client"]
 
 
 def test_a_helper_knows_the_sums_of_its_clients(release, capsys):

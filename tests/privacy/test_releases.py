@@ -88,8 +88,13 @@ def test_whole_updates_cost_the_least_of_three_bounds(neighboring, worlds, clip_
     for order in (1.5, 8.0, math.inf):
         bounds = [40 * pure, steepest * in_l1]
         if order < math.inf:
-            kappa = Fraction(kappa_sum(BIT, cohort, order).upper)
-            bounds.append(kappa * (apart + root * widest / 2**32) ** 2)
+            moved = math.sqrt(squared_distance(BIT, 0.0, 1))
+            ends = 2 * BIT.clip if neighboring == "replace_one" else BIT.clip + moved
+            reach = min(math.sqrt(squared_distance(BIT, float(apart), 1)), ends)
+            code = rq.kappa(BIT, order, neighboring, reach)
+            kappa = Fraction(min(kappa_sum(BIT, cohort, order).upper, code.upper))
+            square = min((apart + root * widest / 2**32) ** 2, 40 * Fraction(ends) ** 2)
+            bounds.append(kappa * square)
         least = 3 * min(bounds)
         # The encoder's rounding is bounded within 2^-17 of itself.
         found = Fraction(release.renyi(order))

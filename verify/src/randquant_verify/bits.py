@@ -276,6 +276,7 @@ class Steps:
     """All steps of one channel: in each round squared displacements add up to `square` at most.
 
     No displacement is longer than `longest`, which is at most 1, and there are `sent` of them.
+    fixed: the place between the rows where one end of all displacements is, if there is one.
     """
 
     channel: TwoRows
@@ -283,6 +284,7 @@ class Steps:
     rounds: int
     longest: Interval
     sent: int
+    fixed: Fraction | None = None
 
     @property
     def pure(self) -> Interval:
@@ -308,7 +310,7 @@ class Steps:
         """The same, to be bounded by Renyi divergences."""
         rows = tuple(map(tuple, self.channel.rows))
         tables = sums_of(ENDS, rows, self.channel.clients)
-        return Spread(tables, self.square * self.rounds, self.longest, self.pure)
+        return Spread(tables, self.square * self.rounds, self.longest, self.pure, self.fixed)
 
     @property
     def largest_share(self) -> Interval:

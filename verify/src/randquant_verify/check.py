@@ -206,7 +206,8 @@ class Account:
         for order in (near, near + 1):
             total = interval(Fraction(order, 2)) * self.squared_mu
             for release in spread:
-                total = total + curvature(release.tables, order, release.longest) * release.square
+                tables, square, longest, _, fixed = release
+                total = total + curvature(tables, order, longest, fixed) * square
             exponent = (order - 1) * (total - epsilon + log(1 - Fraction(1, order)))
             if exponent.high < 0:
                 best = min(best, (exp(exponent) / order).high)
@@ -372,6 +373,30 @@ def encoded_distance(release: SimpleNamespace, claim: SimpleNamespace) -> Interv
     return distance(release, claim) + each * sqrt(release.update.sent)
 
 
+def against_zeros(claim: SimpleNamespace) -> bool:
+    """vector.md, Proposition 18: a mean in which one gradient is zero is not zero."""
+    return (claim.unit, claim.relation) == ("client", "zero_out")
+
+
+def ends_apart(release: SimpleNamespace, claim: SimpleNamespace) -> Interval:
+    """vector.md, Proposition 19: how far apart one coordinate's two inputs are at most."""
+    inputs = release.channel.inputs
+    if not against_zeros(claim):
+        return interval(2 * inputs[-1])
+    widest = max(b - a for a, b in itertools.pairwise(inputs))
+    return interval(inputs[-1] + Fraction(2**17 + 1, 2**49) * widest)
+
+
+def share_of_zero(channel: SimpleNamespace, low: tuple, high: tuple) -> Fraction:
+    """Where the row of 0 is between two rows, as a share of the way."""
+    k = bisect.bisect_right(channel.inputs, 0) - 1
+    left, right = channel.inputs[k : k + 2]
+    code = max(range(len(low)), key=lambda j: abs(high[j] - low[j]))
+    a, b = (row[code] for row in channel.weights[k : k + 2])
+    row = a + (b - a) * -left / (right - left)
+    return (row - low[code]) / Fraction(high[code] - low[code])
+
+
 def steps_of_codes(release: SimpleNamespace, claim: SimpleNamespace) -> Steps:
     """martingale.md, Proposition 2: a channel whose rows lie between two rows.
 
@@ -394,9 +419,11 @@ def steps_of_codes(release: SimpleNamespace, claim: SimpleNamespace) -> Steps:
         square = longest * longest * update.sent
     else:
         moved = encoded_distance(release, claim) * slope
-        longest = interval(min(Fraction(1), Fraction(moved.high)))
-        square = interval(min(Fraction((moved * moved).high), Fraction(update.sent)))
-    return Steps(steps, square, release.rounds, longest, update.sent)
+        apart = min((ends_apart(release, claim) * slope).high, moved.high)
+        longest = interval(min(Fraction(1), Fraction(apart)))
+        square = min(moved * moved, longest * longest * update.sent, key=lambda size: size.high)
+    fixed = share_of_zero(channel, low, high) if against_zeros(claim) and low != high else None
+    return Steps(steps, square, release.rounds, longest, update.sent, fixed)
 
 
 def add_codes(account: Account, release: SimpleNamespace, claim: SimpleNamespace) -> None:
@@ -411,11 +438,13 @@ def add_codes(account: Account, release: SimpleNamespace, claim: SimpleNamespace
     several = len(rows) > 2 and len(rows[0]) > 2
     if update.clip == "norm" and several:
         moved = encoded_distance(release, claim)
-        longest = min(interval(2 * channel.inputs[-1]), moved, key=lambda length: length.high)
+        longest = min(ends_apart(release, claim), moved, key=lambda length: length.high)
         clients = min(release.cohort, EXACT if len(rows) < 5 else 1)  # a limit of time
         tables = sums_of(tuple(channel.inputs), tuple(rows), clients)
         pure = largest(*(table.pure for table in tables)) * update.sent * release.rounds
-        account.rows.append(Spread(tables, moved * moved * release.rounds, longest, pure))
+        fixed = Fraction(0) if against_zeros(claim) else None
+        square = min(moved * moved, longest * longest * update.sent, key=lambda size: size.high)
+        account.rows.append(Spread(tables, square * release.rounds, longest, pure, fixed))
         return
     if update.clip == "norm" or (release.cohort > 1 and not several):
         account.steps.append(steps_of_codes(release, claim))

@@ -51,6 +51,11 @@ class Rows:
         #: The pure epsilon of one code (certificates.md, Proposition 1, at order infinity).
         self.pure = log(max(Fraction(max(column), min(column)) for column in used))
         self.whole = CUTS * sum(self.rows[0])
+        self.rounding = max(b - a for a, b in itertools.pairwise(inputs)) / 2**32
+
+    def holds(self, fixed: Fraction, low: Fraction, high: Fraction) -> bool:
+        """vector.md, Proposition 14: whether an input, as it is encoded, may lie between these."""
+        return low - self.rounding <= fixed <= high + self.rounding
 
     @lru_cache  # noqa: B019
     def at(self, point: Point) -> tuple[Fraction, list[int]]:
@@ -80,7 +85,9 @@ class Rows:
         top, bottom = (2**64 / ((x - y) * self.whole) ** 2).as_integer_ratio()
         return [-(-((a - b) ** 2) * top // bottom) for a, b in zip(p, q, strict=True)]
 
-    def bounds(self, box: Box, order: int, longest: Interval) -> tuple[Interval, Interval]:
+    def bounds(
+        self, box: Box, order: int, longest: Interval, fixed: Fraction | None
+    ) -> tuple[Interval, Interval]:
         """vector.md, Proposition 3: of D_order/|x - x'|^2 in a box, and the least that it may mean.
 
         S is at most its largest with slopes of one corner and rows of another.
@@ -89,7 +96,9 @@ class Rows:
         sides = [(k, i), (k, i + size)], [(j, h), (j, h + size)]
         (a, b), (c, d) = ([self.at(end)[0] for end in side] for side in sides)
         nearest = max(Fraction(0), a - d, c - b)
-        if nearest > longest.high:
+        # vector.md, Propositions 17 and 18: pairs that no neighbours have do not count.
+        without = fixed is not None and not (self.holds(fixed, a, b) or self.holds(fixed, c, d))
+        if nearest > longest.high or without:
             return interval(0), interval(0)
         corners = list(itertools.product(*sides))
         ways = [pair for pair in corners if self.at(pair[0])[0] != self.at(pair[1])[0]]
@@ -100,31 +109,35 @@ class Rows:
             for way, bend in itertools.product(slopes, bends)
         ]
         least, most = (interval(Fraction(s, 1 << POINT + 64)) for s in (min(sums), max(sums)))
-        if nearest:
-            square = (order - 1) * nearest**2
-            least, most = (log(1 + s * square) / square for s in (least, most))
-        return least, most
+        near, far = ((order - 1) * h**2 for h in (nearest, max(d - a, b - c)))
+        # As far apart as in the box the least is less: it only says whether to cut the box.
+        least = log(1 + least * far) / far
+        return least, (log(1 + most * near) / near if near else most)
 
 
 class Spread(NamedTuple):
     """Codes of updates: a squared distance of all rounds, which any coordinates may share.
 
-    No coordinate has more of it than longest^2; pure: the epsilon of all codes, whatever the sum.
+    No coordinate has more of it than longest^2; pure: the epsilon of all codes, whatever the sum;
+    fixed: the input that one of two neighbours has in all coordinates, if there is one.
     """
 
     tables: tuple[Rows, ...]
     square: Interval
     longest: Interval
     pure: Interval
+    fixed: Fraction | None = None
 
 
 @lru_cache(64)
-def curvature(tables: tuple[Rows, ...], order: int, longest: Interval) -> Interval:
+def curvature(
+    tables: tuple[Rows, ...], order: int, longest: Interval, fixed: Fraction | None = None
+) -> Interval:
     """K of D_order <= K |x - x'|^2 for all of these: the largest bound of boxes that cover them."""
     boxes: list = []
 
     def add(k: int, table: Rows, box: Box) -> None:
-        least, most = table.bounds(box, order, longest)
+        least, most = table.bounds(box, order, longest, fixed)
         heapq.heappush(boxes, (most.high.copy_negate(), k, box, float(least.low)))
 
     for k, table in enumerate(tables):

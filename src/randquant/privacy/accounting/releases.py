@@ -34,11 +34,15 @@ from randquant.privacy.accounting.release import (
     hiding,
     update_distance,
 )
-from randquant.privacy.certificates.coordinate import certify, certify_metric
+from randquant.privacy.certificates.coordinate import (
+    certify,
+    certify_metric,
+    fisher_information,
+)
 from randquant.privacy.certificates.noise import Noise, shift_divergence
 from randquant.privacy.certificates.sum_certificate import certify_sum
 from randquant.privacy.certificates.sum_curvature import kappa_sum
-from randquant.privacy.certificates.vector import squared_distance
+from randquant.privacy.certificates.vector import kappa, squared_distance
 from randquant.privacy.divergence import LARGEST_ORDER
 from randquant.privacy.guarantee import Neighboring, Trust, Unit, rounded_up
 
@@ -171,18 +175,16 @@ class VectorRelease(_Codes):
         # In L1 the encoder's rounding moves every coordinate by at most what it moves one:
         # theory/vector.md, Proposition 14.
         moved = math.sqrt(squared_distance(self.channel, 0.0, 1)) * self.dimension
-        # A mean in which one example's gradient is zero is not zero itself.
-        pairs: Neighboring = "replace_one" if self.examples else self.neighboring
         least = min(
             # theory/accounting.md, Proposition 6: pure epsilon of d coordinates, and the L1 bound;
             # both hold at every order. An L1 norm is at most sqrt(d) times an L2 norm.
-            self.dimension * _epsilon(self.channel, math.inf, pairs, 1),
+            self.dimension * _epsilon(self.channel, math.inf, self._pairs, 1),
             _lipschitz(self.channel) * (self.sensitivity * math.sqrt(self.dimension) + moved),
         )
         if order <= LARGEST_ORDER:
             # theory/vector.md, Proposition 2: D <= kappa · squared distance; of sums,
             # theory/vector-sums.md.
-            square = squared_distance(self.channel, self.sensitivity, self.dimension)
+            square = self._square
             # Kappa grows with the order, as does its cost: once it is too large, it is skipped.
             below = [step for step in CHECKED_ORDERS if 8 * step <= order]
             # theory/vector.md, Proposition 9: the bound at a smaller order is not larger.
@@ -194,8 +196,7 @@ class VectorRelease(_Codes):
     @property
     def round_loss(self) -> RoundLoss | None:
         """Bound one step for each coordinate and round; None without moments of the channel."""
-        square = squared_distance(self.channel, self.sensitivity, self.dimension)
-        return sum_round_loss(self.channel, self.cohort, square, self.rounds)
+        return sum_round_loss(self.channel, self.cohort, self._square, self.rounds)
 
     @property
     def squared_mu(self) -> float | None:
@@ -208,8 +209,7 @@ class VectorRelease(_Codes):
         rare = 2.0 ** math.floor(math.log2(share)) if share > MIN_SPARED else 0.0
         # theory/vector-sums.md, Proposition 17; `rounded_up` pays for both products.
         step = unit_squared_mu(self.channel, self.cohort, rare)
-        square = squared_distance(self.channel, self.sensitivity, self.dimension)
-        return None if math.isinf(step) else rounded_up(self.rounds * square * step)
+        return None if math.isinf(step) else rounded_up(self.rounds * self._square * step)
 
     @property
     def _whole(self) -> float:
@@ -222,8 +222,37 @@ class VectorRelease(_Codes):
             self._whole, self.neighboring, examples=self.examples, norm_sent=self.clip_norm
         )
 
+    @property
+    def _pairs(self) -> Neighboring:
+        # A mean in which one example's gradient is zero is not zero itself.
+        return "replace_one" if self.examples else self.neighboring
+
+    @property
+    def _coordinate_distance(self) -> float:
+        # The largest distance of a coordinate's two inputs, as their rows are mixed.
+        # theory/vector.md, Propositions 17 and 19.
+        ends = 2 * self.channel.clip
+        if self._pairs == "zero_out":
+            ends = self.channel.clip + math.sqrt(squared_distance(self.channel, 0.0, 1))
+        return min(math.sqrt(squared_distance(self.channel, self.sensitivity, 1)), ends)
+
+    @property
+    def _square(self) -> float:
+        # The largest squared distance of two vectors, as their rows are mixed.
+        # theory/vector.md, Propositions 14 and 19.
+        whole = squared_distance(self.channel, self.sensitivity, self.dimension)
+        return min(whole, rounded_up(self.dimension * self._coordinate_distance**2))
+
     def _kappa(self, order: float) -> float:
-        return kappa_sum(self.channel, self.cohort, order).upper
+        of_sum = math.inf
+        if self.cohort > 1:
+            of_sum = kappa_sum(self.channel, self.cohort, order).upper
+            # theory/vector.md, Proposition 2: kappa of one code is at least this for close inputs.
+            if of_sum <= order / 2 * fisher_information(self.channel).lower:
+                return of_sum
+        # theory/vector.md, Propositions 17 and 18. A sum reveals no more than the code itself.
+        farthest = self._coordinate_distance
+        return min(of_sum, _kappa_of_code(self.channel, order, self._pairs, farthest))
 
 
 class _Sums(Rounds):
@@ -300,6 +329,13 @@ def _epsilon(channel: Channel, order: float, neighboring: Neighboring, cohort: i
     if cohort == 1:
         return certify(channel, order, neighboring).epsilon.upper
     return certify_sum(channel, cohort, order, neighboring).epsilon.upper
+
+
+@functools.lru_cache(maxsize=4096)
+def _kappa_of_code(
+    channel: Channel, order: float, neighboring: Neighboring, farthest: float
+) -> float:
+    return kappa(channel, order, neighboring, farthest).upper
 
 
 @functools.lru_cache(maxsize=256)

@@ -6,7 +6,7 @@ times its squared L2 distance, in any dimension. K is a supremum over infinitely
 
 The bound is a branch and bound over boxes of pairs; the smallest of several bounds holds in a box.
 It is proven in `docs/theory/vector.md`: Propositions 2 to 7 (the bounds), 8 (the search), 10 to 14
-(rounding).
+(rounding), 17 and 18 (pairs that neighbours may have).
 
 From top to bottom: `CellLines`, a channel's rows between vertices, and `log_curvature`; then
 `kappa`, and `squared_distance`, its factor in a bound; last the search, `BoxSearch`.
@@ -24,7 +24,7 @@ from randquant._internal import validate
 from randquant.channels.channel import DITHER_STEPS, Channel
 from randquant.privacy.certificates.coordinate import certify_metric, fisher_information
 from randquant.privacy.divergence import LARGEST_ORDER, UNIT, renyi
-from randquant.privacy.guarantee import Interval
+from randquant.privacy.guarantee import NEIGHBORINGS, Interval, Neighboring
 
 # Rows, slopes and curvature of a channel between any two inputs, with proven rounding.
 #
@@ -95,6 +95,17 @@ class CellLines:
         gap = np.where(same, np.abs(x - y) * self.widths[first], gap)
         # The gap may be 4 units too large, the quotient and this product 1 too small each.
         return gap, slope * (1 + 8 * UNIT)
+
+    def around_zero(self) -> tuple[int, float, float]:
+        """Return the cell of 0, and two positions in it.
+
+        0 lies between them, and what the encoder makes of it; they are equal if it is exact.
+        """
+        cell = int(np.searchsorted(self.inputs, 0.0, side="right")) - 1
+        left, right = (Fraction(float(end)) for end in self.inputs[cell : cell + 2])
+        steps = -left / (right - left) * DITHER_STEPS
+        # theory/vector.md, Proposition 14: the encoder moves a position by less than a step.
+        return cell, math.floor(steps) / DITHER_STEPS, math.ceil(steps) / DITHER_STEPS
 
     def divergences(self, order: float) -> tuple[np.ndarray, np.ndarray]:
         """Bound the divergences between the rows of all vertices: (V, V) lower, (V, V) upper."""
@@ -198,30 +209,40 @@ class Kappa(Interval):
     witness: tuple[float, float]
 
 
-def kappa(channel: Channel, order: float) -> Kappa:
+def kappa(
+    channel: Channel,
+    order: float,
+    neighboring: Neighboring = "replace_one",
+    farthest: float | None = None,
+) -> Kappa:
     """Bound the Rényi divergence between inputs by their squared distance.
 
     Args:
         channel: the channel.
         order: Rényi order in (1, 1e9]. (Between close inputs the pure epsilon is proportional to
             the distance: over the squared distance it is infinite.)
+        neighboring: `replace_one`: any two inputs; `zero_out`: any input and 0, both ways.
+        farthest: pairs of inputs that are farther apart do not count; above 0. No coordinate moves
+            farther than the whole vector: take the root of `squared_distance` in dimension 1, which
+            allows for the encoder's rounding. None if all pairs count.
 
     Returns:
-        An Interval that contains the supremum K of D_order(P_x || P_x')/(x - x')^2 over all x, x'
-        in [-clip, clip], per squared unit of x, with a witness for its lower end. It is infinite
-        exactly when the channel jumps, or a code becomes impossible where its probability
+        An Interval that contains the supremum K of D_order(P_x || P_x')/(x - x')^2 over all such
+        x, x' in [-clip, clip], per squared unit of x, with a witness for its lower end. It is
+        infinite exactly when the channel jumps, or a code becomes impossible where its probability
         changes. Usually it is narrower than 0.02 %; for large orders of channels with many
         vertices the search may stop earlier, with a wider interval.
 
     Guarantees:
-        D_order(P_x || P_x') <= upper·(x - x')^2 for all inputs as the channel mixes them, close or
-        distant, in one cell or not. Coordinates are encoded independently, so for vectors of any
-        dimension D_order <= upper·||x - x'||^2. The encoder rounds an input's position in its cell
-        to 2**-32 first: take the distance from `squared_distance`, which allows for that.
+        D_order(P_x || P_x') <= upper·(x - x')^2 for all such inputs as the channel mixes them,
+        close or distant, in one cell or not; 0 is also what the encoder rounds it to. Coordinates
+        are encoded independently, so for vectors of any dimension
+        D_order <= upper·||x - x'||^2. The encoder rounds an input's position in its cell to 2**-32
+        first: take the distance from `squared_distance`, which allows for that.
         The same numbers each time (the search is deterministic).
 
     Raises:
-        ValueError: order is not in (1, 1e9].
+        ValueError: order is not in (1, 1e9], farthest not above 0, or neighboring unknown.
         TypeError: channel is not a Channel.
 
     References:
@@ -234,6 +255,9 @@ def kappa(channel: Channel, order: float) -> Kappa:
         >>> constant = kappa(channel, order=2.0)
         >>> constant.lower <= 1 / 99 <= constant.upper  # the Fisher information at x = 1
         True
+        >>> against_zero = kappa(channel, order=2.0, neighboring="zero_out")
+        >>> round(1 / against_zero.upper, 1)
+        99.5
     """
     validate.kind("channel", channel, Channel)
     order = validate.renyi_order(order)
@@ -242,13 +266,20 @@ def kappa(channel: Channel, order: float) -> Kappa:
             f"Expected a finite order <= {LARGEST_ORDER:g}, got order={order:g}: pure epsilon "
             'grows with the distance, not with its square; use certify_metric(channel, "l1").'
         )
+    validate.choice("neighboring", neighboring, NEIGHBORINGS)
+    widest = 2 * channel.clip
+    reach = widest if farthest is None else validate.real("farthest", farthest, above=0)
     # theory/vector.md, Proposition 2: pairs in one cell approach order/2 times the Fisher
     # information. Two products and half the order: three of the 4 units.
     close = order / 2 * fisher_information(channel).lower * (1 - 4 * UNIT)
     steepest = certify_metric(channel, "fisher").witness
     if math.isinf(close):
         return Kappa(math.inf, math.inf, order, steepest)
-    search = BoxSearch(CellLines.from_channel(channel), order, close)
+    if neighboring == "zero_out":  # where rows are steepest may be far from 0
+        close, steepest = 0.0, (0.0, 0.0)
+    lines = CellLines.from_channel(channel)
+    reach = math.inf if reach >= widest else reach
+    search = BoxSearch(lines, order, close, neighboring=neighboring, farthest=reach)
     upper = float(search.run())
     lower, witness = max((close, steepest), search.attained(), key=lambda ratio: ratio[0])
     return Kappa(lower, upper, order, witness)
@@ -293,11 +324,24 @@ def squared_distance(channel: Channel, distance: float, dimension: int) -> float
 class BoxSearch:
     """Branch and bound over boxes of pairs: x in one part of a cell, x' in a part of another.
 
-    A box is cells (2,) and sides (2, 2): where in its cell x begins and ends, then x'.
+    A box is cells (2,) and sides (2, 2): where in its cell x begins and ends, then x'. Which pairs
+    count, `neighboring` and `farthest` say as for `kappa`.
     """
 
-    def __init__(self, lines: CellLines, order: float, close: float, tolerance: float = TOLERANCE):
+    def __init__(
+        self,
+        lines: CellLines,
+        order: float,
+        close: float,
+        tolerance: float = TOLERANCE,
+        *,
+        neighboring: Neighboring = "replace_one",
+        farthest: float = math.inf,
+    ):
         self.lines, self.order, self.tolerance = lines, order, tolerance
+        self.farthest = farthest
+        # The cell of 0, and positions in it that 0 lies between; None if any pair counts.
+        self.zero = lines.around_zero() if neighboring == "zero_out" else None
         # The largest ratio of a pair, and its cells and positions; the largest bound of a box that
         # is not split any more.
         self.best, self.pair = close, None
@@ -336,9 +380,7 @@ class BoxSearch:
         """Return a proven lower bound: the divergence of the best pair, from exact integers."""
         if self.pair is None:
             return 0.0, (0.0, 0.0)
-        cells, positions = self.pair
-        ends = self.lines.inputs[cells], self.lines.inputs[cells + 1]
-        x, other = np.clip(ends[0] + positions * self.lines.widths[cells], *ends).tolist()
+        x, other = self._witness(*self.pair)
         (p, p_total), (q, q_total) = self.lines.exact(x), self.lines.exact(other)
         total = p_total * q_total
         # Exact integers, whatever the positions: theory/rounding.md, Propositions 3 and 4.
@@ -348,7 +390,36 @@ class BoxSearch:
         square = float((Fraction(x) - Fraction(other)) ** 2)
         return lower / square * (1 - 8 * UNIT), (x, other)
 
+    def _witness(self, cells: np.ndarray, positions: np.ndarray) -> list[float]:
+        # Return inputs near these positions whose pair counts.
+        ends = self.lines.inputs[cells], self.lines.inputs[cells + 1]
+        pair = np.clip(ends[0] + positions * self.lines.widths[cells], *ends).tolist()
+        kept = 0
+        if self.zero is not None:
+            cell, low, high = self.zero
+            kept = 1 if cells[1] == cell and low <= positions[1] <= high else 0
+            pair[kept] = 0.0
+        x, other = pair[kept], pair[1 - kept]
+        # Rounded positions may have moved the two apart.
+        if abs(Fraction(x) - Fraction(other)) > self.farthest:
+            other = x + math.copysign(self.farthest, other - x)
+            if abs(Fraction(x) - Fraction(other)) > self.farthest:
+                other = math.nextafter(other, x)
+        pair[1 - kept] = other
+        return pair
+
     def _roots(self) -> tuple[np.ndarray, np.ndarray]:
+        return self._all_roots() if self.zero is None else self._roots_with_zero(*self.zero)
+
+    def _roots_with_zero(self, cell: int, low: float, high: float) -> tuple[np.ndarray, np.ndarray]:
+        """Return boxes of every cell and what is around 0, and the other way round."""
+        # theory/vector.md, Proposition 18.
+        every = np.arange(len(self.lines.widths))
+        cells = np.stack([every, np.full_like(every, cell)], axis=1)
+        sides = np.tile([[0.0, 1.0], [low, high]], (len(every), 1, 1))
+        return np.concatenate([cells, cells[:, ::-1]]), np.concatenate([sides, sides[:, ::-1]])
+
+    def _all_roots(self) -> tuple[np.ndarray, np.ndarray]:
         """Return all pairs of whole cells that a bound from their vertices does not settle.
 
         The divergence of a pair of cells is largest at vertices (`docs/theory/certificates.md`).
@@ -356,8 +427,9 @@ class BoxSearch:
         inputs = self.lines.inputs
         lower, upper = self.lines.divergences(self.order)
         square = (inputs[:, None] - inputs) ** 2
+        gap = np.abs(inputs[:, None] - inputs)
         ratio = np.divide(lower, square, out=np.zeros_like(lower), where=square > 0)
-        self._consider(ratio, _at_vertices)
+        self._consider(ratio, gap, _at_vertices)
         corners = [upper[:-1, :-1], upper[:-1, 1:], upper[1:, :-1], upper[1:, 1:]]
         first, second = np.indices(corners[0].shape)
         ahead = np.maximum(first, second), np.minimum(first, second) + 1
@@ -371,6 +443,7 @@ class BoxSearch:
             moment = (self.order - 1) * np.array(corners)
             smooth = _smooth(moment, gaps, self.order - 1, axis=0) * (1 + 8 * UNIT)
         bound = np.fmin(bound, np.where(least_gap > 0, smooth, np.inf))
+        bound = self._within_reach(bound, least_gap)
         keep = bound > self.best * (1 + self.tolerance)
         self.dropped = float(bound[~keep].max(initial=0.0))
         cells = np.argwhere(keep)
@@ -407,7 +480,7 @@ class BoxSearch:
         with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
             moment = _log_moment(above_one * gap**2, at_corners)
             ratio = np.where(gap > 0, moment / (above_one * gap**2), 0.0)
-            self._consider(ratio, lambda at: (cells[at[0]], np.array([x[at], y[at]])))
+            self._consider(ratio, gap, lambda at: (cells[at[0]], np.array([x[at], y[at]])))
 
             # On the diagonal, and everywhere: the largest curvature, at the least distance.
             crosses = (sides[:, 0, 0] < sides[:, 1, 1]) & (sides[:, 1, 0] < sides[:, 0, 1])
@@ -435,7 +508,11 @@ class BoxSearch:
             smooth = np.where(crosses, np.inf, _smooth(moment, gap, above_one, axis=1))
         # fmin passes over a NaN: each of the bounds holds alone. If all are, nothing is known.
         bound = np.fmin(bound, smooth) * (1 + 32 * UNIT)
-        return np.where(np.isnan(bound), np.inf, bound)
+        return self._within_reach(np.where(np.isnan(bound), np.inf, bound), least_gap)
+
+    def _within_reach(self, bound: np.ndarray, least_gap: np.ndarray) -> np.ndarray:
+        # theory/vector.md, Proposition 17: boxes of which all pairs are too far apart do not count.
+        return np.where(least_gap * (1 - 16 * UNIT) > self.farthest, 0.0, bound)
 
     def _score_range_bounds(self, cells: np.ndarray, sides: np.ndarray) -> np.ndarray:
         """Bound by order/8 times the squared range of the scores d log p_i/dx between x and x'.
@@ -467,8 +544,9 @@ class BoxSearch:
         bound = self.order / 8 * widest**2 * (1 + 32 * UNIT)
         return np.where(high - low > 1, np.inf, bound)
 
-    def _consider(self, ratio: np.ndarray, place) -> None:
+    def _consider(self, ratio: np.ndarray, gap: np.ndarray, place) -> None:
         # The largest of these ratios is kept, with its pair, if it is the largest so far.
+        ratio = np.where(gap <= self.farthest, ratio, 0.0)
         at = tuple(int(i) for i in np.unravel_index(int(ratio.argmax()), ratio.shape))
         if ratio[at] > self.best:
             self.best, self.pair = float(ratio[at]), place(at)
