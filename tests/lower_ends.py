@@ -53,7 +53,7 @@ from randquant.privacy.accounting.privacy_loss import (
     _smoothed,
     log_moments,
 )
-from randquant.privacy.certificates.noise import Noise
+from randquant.privacy.divergence import Noise
 
 # The loss of a pair of inputs, and of many independent copies of it, rounded down.
 

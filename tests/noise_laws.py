@@ -9,7 +9,7 @@ import numpy as np
 
 from randquant.mechanisms import Binomial, DiscreteGaussian, Skellam
 from randquant.privacy import UNIT
-from randquant.privacy.certificates.noise import ROUND_UP_FACTOR
+from randquant.privacy.divergence import ROUND_UP_FACTOR
 
 Law = tuple[np.ndarray, np.ndarray]
 

@@ -13,7 +13,6 @@ PATTERNS = (
     "privacy/divergence.py",
     "privacy/certificates/coordinate.py",
     "privacy/certificates/vector.py",
-    "privacy/certificates/noise.py",
     "privacy/certificates/sum_*.py",
     "privacy/accounting/accountant.py",
     "privacy/accounting/sampling.py",

@@ -38,9 +38,13 @@ from randquant.mechanisms.registry import (
     UpdateSetting,
     noise_family,
 )
-from randquant.privacy.accounting.release import Release, squared_distance_on_grid, update_distance
+from randquant.privacy.accounting.release_protocol import (
+    Release,
+    squared_distance_on_grid,
+    update_distance,
+)
 from randquant.privacy.accounting.releases import NoiseRelease
-from randquant.privacy.certificates.noise import Noise
+from randquant.privacy.divergence import Noise
 from randquant.privacy.guarantee import LARGEST_COHORT, NEIGHBORINGS, Neighboring, Trust
 
 LARGEST_STEP = 2**40

@@ -34,7 +34,7 @@ from randquant.mechanisms.registry import (
     Tuning,
     noise_family,
 )
-from randquant.privacy.accounting.release import Release, update_distance
+from randquant.privacy.accounting.release_protocol import Release, update_distance
 from randquant.privacy.accounting.releases import GaussianRelease
 from randquant.privacy.divergence import UNIT
 from randquant.privacy.guarantee import NEIGHBORINGS, Neighboring, Trust

@@ -21,7 +21,7 @@ from randquant.channels import wire
 from randquant.channels.channel import Channel, moments
 from randquant.channels.encoding import encode_payload, encode_payloads
 from randquant.channels.keys import Key
-from randquant.privacy.accounting.release import Release
+from randquant.privacy.accounting.release_protocol import Release
 from randquant.privacy.accounting.releases import ChannelRelease, VectorRelease
 from randquant.privacy.certificates.coordinate import certify, channel_record
 from randquant.privacy.guarantee import Neighboring, Trust

@@ -21,7 +21,7 @@ from randquant.aggregation.layout import Update, as_vector
 from randquant.channels import wire
 from randquant.channels.channel import Channel
 from randquant.channels.keys import Key
-from randquant.privacy.accounting.release import Release, Releasing
+from randquant.privacy.accounting.release_protocol import Release, Releasing
 from randquant.privacy.guarantee import Neighboring, Trust
 
 # Expected error of a decoded mean, per coordinate.

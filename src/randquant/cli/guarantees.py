@@ -35,7 +35,7 @@ from randquant.privacy.accounting.accountant import (
     other_relation_lines,
     under_other_relation,
 )
-from randquant.privacy.accounting.release import Release
+from randquant.privacy.accounting.release_protocol import Release
 from randquant.privacy.accounting.sampling import HiddenCohorts, run_release
 from randquant.privacy.certificates.coordinate import certify, certify_pair
 from randquant.privacy.certificates.sum_certificate import certify_sum

@@ -20,8 +20,7 @@ import numpy as np
 
 from randquant._internal import validate
 from randquant.channels.keys import Key
-from randquant.privacy.certificates.noise import ROUND_UP_FACTOR, Noise
-from randquant.privacy.divergence import UNIT
+from randquant.privacy.divergence import ROUND_UP_FACTOR, UNIT, Noise
 from randquant.privacy.guarantee import LARGEST_COHORT
 
 # Drawing integers from a table with a proven, tiny distance to the target law.

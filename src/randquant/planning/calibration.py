@@ -20,7 +20,7 @@ from randquant.aggregation.registry import all_mechanisms, update_mechanism
 from randquant.mechanisms.registry import UpdateFamily, UpdateSetting
 from randquant.privacy.accounting.accountant import account, account_at, gaussian_order
 from randquant.privacy.accounting.gaussian import gaussian_epsilon, gaussian_noise
-from randquant.privacy.accounting.release import Release, Releasing, check_examples
+from randquant.privacy.accounting.release_protocol import Release, Releasing, check_examples
 from randquant.privacy.accounting.sampling import HiddenCohorts, run_release
 from randquant.privacy.guarantee import NEIGHBORINGS, Guarantee, Neighboring
 

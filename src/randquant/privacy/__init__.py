@@ -53,7 +53,7 @@ if TYPE_CHECKING:
         rounding,
         sums,
     )
-    from randquant.privacy.accounting.release import Release, ReleaseDefaults
+    from randquant.privacy.accounting.release_protocol import Release, ReleaseDefaults
     from randquant.privacy.accounting.releases import (
         ChannelRelease,
         GaussianRelease,
@@ -75,7 +75,6 @@ if TYPE_CHECKING:
         load_channel,
         save_channel,
     )
-    from randquant.privacy.certificates.noise import shift_divergence
     from randquant.privacy.certificates.sum_certificate import attained, by_distance, certify_sum
     from randquant.privacy.certificates.sum_curvature import MAX_SUM_CLIENTS, check_work, kappa_sum
     from randquant.privacy.certificates.sum_laws import (
@@ -100,7 +99,7 @@ if TYPE_CHECKING:
         log_curvature,
         squared_distance,
     )
-    from randquant.privacy.divergence import UNIT, hockey_stick, log_ratio, renyi
+    from randquant.privacy.divergence import UNIT, hockey_stick, log_ratio, renyi, shift_divergence
     from randquant.privacy.guarantee import (
         MODEL_TERMS,
         NEIGHBORINGS,

@@ -27,7 +27,7 @@ from randquant.privacy.guarantee import NEIGHBORINGS, Guarantee, Neighboring, Tr
 from randquant.secure_sums.secagg.terms import ProtocolError
 
 if TYPE_CHECKING:  # most messages only load and save an account: their processes start faster
-    from randquant.privacy.accounting.release import Release
+    from randquant.privacy.accounting.release_protocol import Release
     from randquant.rounds.offer import Offer
 
 

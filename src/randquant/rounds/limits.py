@@ -21,7 +21,7 @@ from randquant._internal import validate
 from randquant._internal.formatting import round_up
 from randquant.aggregation import layout as layouts
 from randquant.aggregation.layout import Arrays, Buffers, Layout, Patterns
-from randquant.privacy.accounting.release import check_examples
+from randquant.privacy.accounting.release_protocol import check_examples
 from randquant.privacy.guarantee import NEIGHBORINGS, Neighboring, Trust
 from randquant.rounds.accountant import THIS_CLIENT, DamagedFile, RoundEvent, RunAccountant, State
 from randquant.rounds.protocol import read_terms, terms_text

@@ -18,7 +18,7 @@ from randquant.aggregation.clipping import scale_to_norm, shorten
 from randquant.aggregation.layout import BUFFER_MODES, Buffers
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.registry import all_mechanisms, from_record
-from randquant.privacy.accounting.release import Release
+from randquant.privacy.accounting.release_protocol import Release
 from randquant.privacy.accounting.sampling import run_release
 from randquant.privacy.guarantee import Neighboring, Trust
 from randquant.rounds.parameter_free import squared_noise

@@ -18,7 +18,7 @@ from randquant.aggregation.registry import update_mechanism
 from randquant.planning.planner import choose
 from randquant.planning.plans import Need
 from randquant.planning.privacy import CLIP_NORM, Privacy, refuse_spent
-from randquant.privacy.accounting.release import check_examples
+from randquant.privacy.accounting.release_protocol import check_examples
 from randquant.rounds.accountant import RoundEvent, RunAccountant
 from randquant.rounds.offer import Offer
 from randquant.rounds.parameter_free import REACH_LENGTHS, ParameterFreeStep, Predicts

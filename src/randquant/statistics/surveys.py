@@ -30,7 +30,7 @@ from randquant.mechanisms.noise import (
 )
 from randquant.privacy.accounting.accountant import account
 from randquant.privacy.accounting.gaussian import gaussian_noise
-from randquant.privacy.accounting.release import Release
+from randquant.privacy.accounting.release_protocol import Release
 from randquant.privacy.accounting.releases import LaplaceRelease, NoiseRelease
 from randquant.privacy.guarantee import LARGEST_COHORT, Guarantee, Neighboring, Trust, Unit
 from randquant.statistics.counts import Counts, KaplanMeier, LogRank, Quantiles

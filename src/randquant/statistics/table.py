@@ -23,7 +23,7 @@ from randquant.privacy.accounting.accountant import (
     other_relation_lines,
     under_other_relation,
 )
-from randquant.privacy.accounting.release import Release
+from randquant.privacy.accounting.release_protocol import Release
 from randquant.privacy.guarantee import UNITS, Guarantee, Neighboring, Trust, Unit
 from randquant.statistics.query import Answer, Columns, Query, ends
 from randquant.statistics.records import one_of_each, read_columns, read_frames

@@ -24,7 +24,7 @@ from randquant.channels.channel import Channel
 from randquant.privacy.accounting.composition import compose, compose_pairs
 from randquant.privacy.accounting.gaussian import RoundLoss, gaussian_epsilon, martingale_epsilon
 from randquant.privacy.accounting.privacy_loss import DominatingPairs
-from randquant.privacy.accounting.release import Release, check_release
+from randquant.privacy.accounting.release_protocol import Release, check_release
 from randquant.privacy.divergence import UNIT
 from randquant.privacy.guarantee import Guarantee, Neighboring, rounded_up
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 from randquant._internal import validate
 from randquant.privacy.accounting.accountant import account
-from randquant.privacy.accounting.release import Release, Releasing, update_distance
+from randquant.privacy.accounting.release_protocol import Release, Releasing, update_distance
 from randquant.privacy.accounting.releases import GaussianRelease
 from randquant.privacy.accounting.sampling import DRAWS, HiddenCohorts, Sampled, run_release
 from randquant.privacy.divergence import UNIT

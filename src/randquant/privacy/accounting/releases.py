@@ -24,7 +24,7 @@ from randquant.privacy.accounting.gaussian import (
     sum_round_loss,
     unit_squared_mu,
 )
-from randquant.privacy.accounting.release import (
+from randquant.privacy.accounting.release_protocol import (
     Release,
     Rounds,
     check_cohort,
@@ -39,11 +39,10 @@ from randquant.privacy.certificates.coordinate import (
     certify_metric,
     fisher_information,
 )
-from randquant.privacy.certificates.noise import Noise, shift_divergence
 from randquant.privacy.certificates.sum_certificate import certify_sum
 from randquant.privacy.certificates.sum_curvature import kappa_sum
 from randquant.privacy.certificates.vector import kappa, squared_distance
-from randquant.privacy.divergence import LARGEST_ORDER
+from randquant.privacy.divergence import LARGEST_ORDER, Noise, shift_divergence
 from randquant.privacy.guarantee import Neighboring, Trust, Unit, rounded_up
 
 CHECKED_ORDERS = (2.0, 16.0, 128.0, 1024.0)

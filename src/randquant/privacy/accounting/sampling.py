@@ -14,7 +14,7 @@ from randquant._internal import validate
 from randquant.privacy.accounting.accountant import account
 from randquant.privacy.accounting.composition import Mixture
 from randquant.privacy.accounting.privacy_loss import DominatingPairs, PrivacyLoss
-from randquant.privacy.accounting.release import (
+from randquant.privacy.accounting.release_protocol import (
     Release,
     ReleaseDefaults,
     Releasing,
