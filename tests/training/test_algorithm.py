@@ -9,7 +9,7 @@ from around import Around
 import randquant as rq
 from randquant.aggregation import ChannelMechanism, ClippedSGD
 from randquant.channels import Key, wire
-from randquant.local_training import Learner, local_steps
+from randquant.local_training import Learner, group_steps
 from randquant.local_training import client as learner_module
 from randquant.training import OptimizerStep, distributed_sgd, torch_optimizer
 
@@ -54,8 +54,8 @@ def test_threads_compute_gradients_on_models_of_their_own(pool, monkeypatch):
         both.wait()  # both threads are inside
         return original(model, features, weights)
 
-    original = local_steps.called
-    monkeypatch.setattr(local_steps, "called", call)
+    original = group_steps.called
+    monkeypatch.setattr(group_steps, "called", call)
     for gradients, _ in pool.map(learner.updates, [[0, 7]] * 2):
         assert np.array_equal(gradients, expected)
     assert len(set(seen)) == 2

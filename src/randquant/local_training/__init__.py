@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     )
     from randquant.local_training.curvature import small_step, step_length
     from randquant.local_training.data import StoredExamples, as_examples
+    from randquant.local_training.group_steps import KNOWN_ATTENTION
     from randquant.local_training.local import Evaluation, Local, Standardize, Work
-    from randquant.local_training.local_steps import KNOWN_ATTENTION
     from randquant.local_training.problem import make_problem, select_parts
     from randquant.local_training.standardize import (
         StandardizationQuery,

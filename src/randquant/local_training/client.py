@@ -20,8 +20,7 @@ from randquant.channels.keys import Key
 from randquant.local_training.curvature import gradients
 from randquant.local_training.data import client_set, error_context
 from randquant.local_training.dry_run import draws_numbers, takes_classes, work_mode
-from randquant.local_training.local import GRADIENT, ONE_GRADIENT, Evaluation, Local, Work
-from randquant.local_training.local_steps import (
+from randquant.local_training.group_steps import (
     SequentialClients,
     VectorizedClients,
     find_obstacle,
@@ -29,6 +28,7 @@ from randquant.local_training.local_steps import (
     pass_width,
     shrinking_groups,
 )
+from randquant.local_training.local import GRADIENT, ONE_GRADIENT, Evaluation, Local, Work
 from randquant.local_training.models import (
     ModelReplicas,
     called,

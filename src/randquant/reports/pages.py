@@ -10,22 +10,21 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from randquant._internal import formatting
+from randquant._internal.formatting import minus
 from randquant._internal.imports import __version__
+from randquant.privacy.guarantee import Guarantee
 from randquant.reports import chart_marks, charts
 from randquant.reports.figures import Figure, GroupedBars, LineChart, ScatterPlot, Series
 
 if TYPE_CHECKING:
     import jinja2
-import math
-
-from randquant._internal import formatting
-from randquant._internal.formatting import minus
-from randquant.privacy.guarantee import Guarantee
 
 # The script for tooltips and zoom: Vega's runtime in one file, and a few lines of ours.
 

@@ -34,7 +34,7 @@ from randquant.aggregation.mechanism import CoordinateError, UpdateMechanism
 from randquant.channels.keys import Key
 from randquant.local_training.client import Learner
 from randquant.local_training.data import error_context
-from randquant.local_training.local_steps import KNOWN_ATTENTION
+from randquant.local_training.group_steps import KNOWN_ATTENTION
 from randquant.privacy.accounting.sampling import HiddenCohorts
 from randquant.rounds.offer import UpdatePreparation
 from randquant.training.records import RoundCost

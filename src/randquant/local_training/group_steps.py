@@ -1,4 +1,4 @@
-"""Clients' local steps: of several clients at once, or of one after another, whatever the model.
+"""Local steps of a group of clients: of all at once, or of one after another, whatever the model.
 
 One linear layer's gradients are computed by formula.
 """
