@@ -372,6 +372,31 @@ def test_clients_that_are_left_out_are_pairs_with_zero():
     assert check.share_of_zero(uneven, (12, 4), (2, 14)) == 1 - Fraction(6, 10)
 
 
+@pytest.mark.parametrize(
+    ("epsilon", "order", "right", "wrong"),
+    [
+        # What randquant claims of a release, and another that it would be too little for.
+        (12.0617, 2.5, {}, {"relation": "replace_one"}),
+        (7.6735, 3.5, {"cohort": 6}, {"cohort": 3}),
+        (0.5324, 29.0, {"cohort": 1, "norm": 0.1, "sent": 4, "rounds": 2}, {"sent": 16}),
+        (0.5324, 29.0, {"cohort": 1, "norm": 0.05, "rounds": 2}, {"norm": 0.1}),
+    ],
+)
+def test_the_epsilon_of_one_release_does_not_prove_that_of_another(epsilon, order, right, wrong):
+    inputs = [(-0.25).hex(), (0.05).hex(), (0.25).hex()]
+    rows = [[5, 27, 32], [20, 24, 20], [40, 20, 4]]
+    channel = {"inputs": inputs, "weights": rows, "denominator": 64}
+
+    def data(epsilon, relation="zero_out", cohort=3, norm=0.3, sent=16, rounds=4):
+        update = certificates.norm(norm, 16, sent)
+        codes = certificates.release("codes", rounds, cohort, update, channel=channel)
+        claims = [certificates.claim(epsilon, 1e-5, "client", relation, order.hex())]
+        return certificates.certificate([codes], claims, "aggregate" if cohort > 1 else "local")
+
+    assert proves(data(epsilon * 1.15, **right))
+    assert not proves(data(epsilon, **right | wrong))
+
+
 def test_sums_of_rows_are_bounded_closely():
     """Three rows, sums of five: against every arrangement of the others, and pairs of inputs."""
     inputs = (Fraction(-1), Fraction(0), Fraction(1))

@@ -135,7 +135,8 @@ class VectorRelease(_Codes):
         rounds: rounds that the client takes part in.
         trust: `local`, or `aggregate` if the server sees sums of codes only.
         neighboring: updates of neighbours differ by at most 2 · clip_norm under `replace_one`, by
-            at most clip_norm under `zero_out`.
+            at most clip_norm under `zero_out`, where one of them is zero in every coordinate that
+            is encoded: a mechanism that shifts updates first has a bound for `replace_one` only.
         cohort: fewest clients in a sum (`aggregate` only); 1 relies on nobody else.
         examples: for example-level privacy, the fewest examples whose clipped gradients an update
             is the mean of: neighbours are that many times closer. None for client-level privacy.
