@@ -703,6 +703,7 @@ class SequentialClients:
                 "protected, got one with another attribute than before: the next examples would "
                 "see it. Keep it in no attribute."
             )
+        # A device's sum is divided by the public number that is charged (`rounds.member`).
         count = 1 if self._work.summed else len(losses)
         update = torch.from_numpy((total.value() / count).astype(np.float32))
         return update.to(self._device), float(np.mean(losses))

@@ -91,8 +91,8 @@ class SentRounds:
 
     Attributes:
         settings: digest of the settings that must not change during the run.
-        channel: fingerprint of its channel, or of its own mechanism, in hexadecimal; empty if it
-            uses none.
+        channel: fingerprint of its channel, or of its own mechanism (`mechanism_fingerprint`), in
+            hexadecimal; empty if it uses none.
         round: number of rounds that were started.
         declared: number of rounds of the run when its first one was sent. The run may end earlier,
             for any reason, but never later.

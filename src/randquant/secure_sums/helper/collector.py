@@ -211,7 +211,8 @@ class HelperSum:
         """Compute the sum of the clients' codes modulo 2**bits.
 
         Args:
-            answer: the helper's.
+            answer: the helper's. It answers one set of clients in a session, and a repeated request
+                by the same bytes (`Helper.answer`).
             largest: the largest code of an honest client: a total above the number of clients times
                 this is refused.
 
