@@ -1,5 +1,7 @@
 """Sums with a helper on NVFlare."""
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -138,3 +140,38 @@ def test_a_job_that_is_aborted_has_not_failed(tmp_path):
     server.controller.control_flow(abort, server.context)
     assert not server.saved
     assert not any("failed" in line or "panic" in line for line in server.log)
+
+
+SITES_STARTED_AS_BY_THE_SIMULATOR = """
+import os, subprocess
+from concurrent.futures import ThreadPoolExecutor
+import grpc
+
+server = grpc.server(ThreadPoolExecutor(1))
+port = server.add_insecure_port("localhost:0")
+server.start()
+channel = grpc.insecure_channel(f"localhost:{port}")
+try:
+    channel.unary_unary("/no/method")(b"", timeout=20)
+except grpc.RpcError:
+    pass
+
+def started(_):
+    return subprocess.Popen(["true"], preexec_fn=os.setsid, stderr=subprocess.DEVNULL).wait()
+
+with ThreadPoolExecutor(4) as threads:
+    print(sum(map(bool, threads.map(started, range(300)))), flush=True)
+os._exit(0)
+"""
+
+
+def test_no_site_that_a_simulator_forks_is_aborted_by_the_call_to_the_helper(tmp_path, monkeypatch):
+    """Without what the controller sets a few of 100 are, and the simulator waits for ever."""
+    monkeypatch.setenv("GRPC_ENABLE_FORK_SUPPORT", "1")
+    monkeypatch.delenv("GRPC_ENABLE_FORK_SUPPORT")  # so that it is as before after the test
+    with_helper(tmp_path)
+    simulator = subprocess.run(
+        [sys.executable, "-c", SITES_STARTED_AS_BY_THE_SIMULATOR],
+        capture_output=True, text=True, timeout=100, check=True,
+    )  # fmt: skip
+    assert simulator.stdout == "0\n"

@@ -63,8 +63,8 @@ def aborted(process):
 def attempts(tmp_path):
     """Names and folders of two attempts: NVFlare's simulator may stand still in the first one.
 
-    It waits for ever for a site that took over 60 s to start, as four at once may on a loaded
-    machine, or whose port another one took in the moment between its choice and its use.
+    It waits for ever for a site that ended, or took over 60 s to start, as four at once may on a
+    loaded machine.
     """
     for attempt in ("first", "second"):
         folder = tmp_path / attempt

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from logging import ERROR, INFO, WARNING, getLogger
@@ -264,6 +265,12 @@ class QuantizeController(Controller):
         self.min_clients = validate.whole("min_clients", min_clients, low=1)
         self.stop_at_epsilon, self.delta = stop_at_epsilon, delta
         self.examples, self.options, self.sums = examples, options, sums
+        if sums is not None:
+            # NVFlare's simulator forks the process that asks the helper, for each site. gRPC's
+            # poller, which goes on in a fork by default, now and then aborts it before it is a
+            # site, and the simulator waits for that site for ever. A script makes the controller
+            # first, so that the simulator inherits this.
+            os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
         # For its errors, when the job is configured; `start_controller` makes the run.
         self._new_run(lambda level, line: None)
 
