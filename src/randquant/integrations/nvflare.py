@@ -239,7 +239,9 @@ class QuantizeController(Controller):
             site.
         min_clients: fewest valid answers of a round.
         options: the rest.
-        sums: secure sums with a helper, in which the server sees no single site's answer.
+        sums: secure sums with a helper, in which the server sees no single site's answer. Unless it
+            is set, the environment variable GRPC_ENABLE_FORK_SUPPORT becomes 0 in this process and
+            in those that it starts, for the simulator's sake.
 
     Guarantees:
         The epsilon that is logged holds for every site, whatever fails: it counts every site that

@@ -1,8 +1,8 @@
 """Calibration: the least noise with which a mechanism with one free number meets a target.
 
 The accountant checks the result at exactly the parameter that is returned; `gaussian_noise` and
-`HiddenCohorts.gaussian_multiplier` only estimate where the search begins. The other parameters of a
-mechanism for whole updates follow from that number.
+`gaussian_multiplier`, from which searches start, are estimates and certify nothing. The other
+parameters of a mechanism for whole updates follow from that number.
 """
 
 from __future__ import annotations
