@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -159,8 +158,6 @@ def page() -> str:
     found = result("growth")
     curves, machine = found["curves"], found["machine"]
     worst = needs(curves)
-    large = result("helper_sums")["rows"][0]
-    whole = TARGET["clients"] * TARGET["coordinates"] / (large["clients"] * large["dimension"])
     rows = "\n".join(
         f"| {WORDS[need.part]} | {need.words} | {need.over:,.2g} |" for need in worst[:10]
     )
@@ -169,16 +166,13 @@ def page() -> str:
         for part in WORDS
         if "coordinates" in curves[part]
     }
-    cores = {part: math.ceil(hours[part]) for part in ("add", "helper_server", "helper", "verify")}
-    kept, group = masked_terabytes(), 1000
-    narrow = wire.masked(TARGET["coordinates"], wire.sum_bits(2, group)) * TARGET["clients"] / 1e12
     images = {name: name.removesuffix(".svg").replace("-", " ") for name in pictures(curves)}
     shown = "\n\n".join(f"![{words}](images/{name})" for name, words in images.items())
     return f"""# What grows how
 
 `python benchmarks/growth.py` on {machine["cores"]} cores of an {machine["processor"]}: seconds of one core and memory of each part of a run, each point in a process of its own.
-{"Measured with `--quick`, which leaves out the last point of each curve. " if found["quick"] else ""}A cell is the exponent of a curve: 1 is twice the cost for twice the size, 0 none more. It is fitted to the last three points; where memory has "-", no point takes {MEMORY_FLOOR:g} MB more than before.
-Where curves meet there are 100 clients, 100,000 coordinates, 50 rounds and one bit (10,000 coordinates for sums among clients, proofs and training, which has 5 rounds).
+{"Measured with `--quick`, which leaves out the last point of each curve. " if found["quick"] else ""}A cell is the exponent of a curve, fitted to its last three points: 1 means twice the cost for twice the size, 0 no more; "-" means less than {MEMORY_FLOOR:g} MB.
+The other sizes are 100 clients, 100,000 coordinates, 50 rounds and one bit (10,000 coordinates for sums among clients, proofs and training; 5 rounds of training).
 Memory is without the messages that a part was handed.
 
 {table(curves)}
@@ -189,25 +183,14 @@ Memory is without the messages that a part was handed.
 
 ## A million clients of ten million coordinates
 
-Computed from the curves, for one round with codes of one bit and one process a part: the cost along coordinates times its growth along clients, each from the largest point in proportion to the size, or by its exponent where that is above 1. Fixed costs in these points make the figures too large rather than too small.
+Extrapolated from the curves, for one round with codes of one bit and one process a part: in proportion to the size, or by the exponent where that is above 1.
 The last column is a multiple of what a round may take: an hour of one core, {LIMITS["gigabytes"]:g} GB of memory, {DISK:g} TB of disk, and 10 Gbit/s ({LINK} TB an hour).
 
 | part | needs | times the limit |
 |---|---|---|
 {rows}
 
-In proportion to {large["clients"]:,} clients of {large["dimension"]:,} coordinates, which `benchmarks/helper_sums.py` measured, the helper would need {large["helper_seconds"] * whole / 3600:.1f} hours.
-
-**What breaks first is {WORDS[worst[0].part]}: {worst[0].words}.** What a client does is not the limit: encoding takes {3600 * hours["encode"]:.1f} s, a proof {3600 * hours["prove"]:.0f} s. None of the following is built as a service of several machines; each follows from properties that the code has.
-
-**Several helpers' cores.** The helper's work is {hours["helper"]:,.1f} core hours, and it is a sum over clients of masks that are streams of a cipher with a counter: any range of clients, or of coordinates, can be added by itself, and sums of ranges add up. With {cores["helper"]} of them, or more, a round takes an hour at most; nothing but seeds has to reach them, and what they return is one vector each.
-
-**Streams by tree.** {kept:,.0f} TB of masked vectors are kept until the helper has said whose seeds opened. With trees of groups of {group:,} clients, each group is a sum of its own with a helper's answer of its own, so that a leaf keeps its group's vectors only ({kept / TARGET["clients"] * group * 1000:,.0f} GB, or
-{narrow / TARGET["clients"] * group * 1000:,.0f} GB because a sum of {group:,} needs a narrower modulus: {narrow:,.0f} TB instead of {kept:,.0f} are sent) and passes on one vector. A group's sum is seen by its leaf, though: the noise must then suffice for a group of {group:,}, and not for a million. To hide the groups' sums the leaves must keep the masks on and the helper answer for all of them at once, which needs the wide modulus.
-
-**Sharded servers.** Coordinates are independent in every sum: a server for each thousandth of the coordinates receives {kept:,.0f} GB and works {hours["helper_server"] / 1000 * 60:,.1f} minutes. Rotation is the client's, and decoding of shards ends in one inverse rotation of {TARGET["coordinates"]:,} numbers. With {cores["helper_server"]} cores in all a round takes an hour.
-
-**Proofs.** Verifying is {hours["verify"]:,.0f} core hours: with proofs it is the largest part{"" if worst[0].part == "verify" else " of time" if hours["verify"] == max(hours.values()) else ""}, and each client's proof is verified by itself, so that {cores["verify"]:,} cores do it in an hour. Fewer coordinates help all parts alike: a public random subset of a hundredth of the coordinates ([plan](plan.md)) leaves a hundredth of all this.
+**What breaks first is {WORDS[worst[0].part]}: {worst[0].words}.** Not a client: encoding takes {3600 * hours["encode"]:.1f} s, a proof {3600 * hours["prove"]:.0f} s. Proofs can be verified client by client, and masks be added for any range of clients or coordinates, so more cores and machines share this work; no service of several machines is built. A [subset of the coordinates](plan.md#fewer-coordinates) shrinks all parts alike.
 """
 
 

@@ -92,11 +92,7 @@ def simulation(found: dict) -> str:
 {rounds(found)}
 
 With the CNN a round takes {beside:.2f} of the bare passes' time, and is {faster["cnn"]:.1f} times faster than pfl's; with softmax regression it is {faster["softmax"]:.1f} times faster.
-In addition to {found["cnn"]["megabytes"]["data"]:.0f} MB of training images the
-process takes {more:.0f} MB, including Python, torch, numba and the test images.
-
-With `--device cuda` data, model and gradients stay on the GPU; each round's updates are moved to the CPU and encoded there.
-No speed was measured; `benchmarks/simulate.py` does on a machine with a CUDA device."""
+In addition to {found["cnn"]["megabytes"]["data"]:.0f} MB of training images the process takes {more:.0f} MB."""
 
 
 def memory(found: dict) -> str:
@@ -118,8 +114,7 @@ def memory(found: dict) -> str:
     table = "\n".join(lines)
     return f"""## Memory
 
-`python benchmarks/memory.py`: the most memory of a process that trains on {found["data_mb"]:,} MB of data (3,400 clients of 100 examples of 784 numbers), and the processor's
-seconds to the end of the first round. {found["forms"][0]["imported_mb"]} MB are Python, torch and randquant. The system takes pages of files back when it needs them.
+`python benchmarks/memory.py`: the most memory of a process that trains on {found["data_mb"]:,} MB of data, and the processor's seconds to the end of the first round. {found["forms"][0]["imported_mb"]} MB are Python, torch and randquant. The system takes pages of files back when it needs them.
 
 {table}
 
@@ -128,7 +123,7 @@ Data below 256 MB are joined to one table, a copy."""
 
 def page() -> str:
     found = result("performance")
-    bench, turned = found["bench"], found["hadamard"]
+    bench = found["bench"]
     copy, own = bench["memory_copy"], bench["encode_pack"]
     million = {
         name: bench[name]["coordinates_per_second_per_core"] / 1e6
@@ -150,11 +145,9 @@ Million coordinates per second, one core, 10 million float32, RQM with 16 levels
 
 Encoding is {own["ratio_to_naive"]:.0f} times faster than the usual way. Of its time {100 * million["encode_pack"] / found["words"]:.0f} % is AES.
 
-{table(found["levels"], "levels")}
-
 ![speed against levels](images/performance-levels.svg)
 
-If the number of levels is not a power of two, codes share numbers of up to 128 bits: within 1 % of log2(levels), at the price of a second pass.
+If the number of levels is not a power of two, a code takes log2(levels) bits within 1 %, at the price of a second pass.
 
 ![speed against vertices](images/performance-vertices.svg)
 
@@ -164,14 +157,9 @@ If the number of levels is not a power of two, codes share numbers of up to 128 
 
 **First call**: {found["first_call"]["call_alone"]:.2f} s, and {found["first_call"]["with_imports"]:.1f} s with the import of the package: compiled code is cached on disk.
 
-**Rotation**: the Hadamard transform of {turned["float64"]["coordinates"]:,} numbers takes {turned["float64"]["milliseconds"]:.0f} ms in float64, {turned["float64"]["over_memory_copy"]:.1f} copies of them.
-
 ## Timing
 
-The encoder is **not** constant-time. The table entries that it reads depend on the input and on the code: a process that shares the
-processor's caches with a client may learn about them, as about the update itself. Some draws need more
-comparisons than others, and a rare draw (probability below levels · 2^-32 per coordinate) encodes 16,384 coordinates again. Measured from outside, the time of ten million coordinates varies by at most {100 * (fastest / slowest - 1):.0f} % between inputs that are all -clip, 0, clip or normal: this
-machine's noise. If timing matters, send payloads at fixed times.
+The encoder is **not** constant-time: a process that shares the processor's caches with a client may learn about its input, and rare draws take longer. Measured from outside, the time of ten million coordinates varies by at most {100 * (fastest / slowest - 1):.0f} % between inputs that are all -clip, 0, clip or normal: this machine's noise. If timing matters, send payloads at fixed times.
 
 {simulation(result("simulate"))}
 
