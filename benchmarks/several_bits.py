@@ -186,7 +186,7 @@ def equal_error(clients: int, again: bool, order: float = 2.0) -> None:
 
 
 def compared() -> None:
-    """The table of docs/best-of-sums.md."""
+    """Errors beside one bit's, of which docs/plan-explained.md has the differences."""
     rows = kept(ERRORS)
     print("\n| mechanism | " + " | | ".join(f"{n:,} clients" for n in COHORTS) + " | |")
     for name in FAMILIES:
