@@ -150,6 +150,7 @@ def points(curves: dict[str, dict[str, Rows]]) -> str:
     for part, axes in curves.items():
         row = max((row for rows in axes.values() for row in rows), key=lambda row: row["seconds"])
         sizes = ", ".join(f"{row[axis]:,} {axis}" for axis in AXES if axis in axes)
+        sizes = sizes.replace(" 1 bits", " 1 bit")
         lines.append(f"| {WORDS[part]}: {sizes} | {row['seconds']:.3g} | {max(0, row['mb']):.0f} |")
     return "\n".join(lines)
 
