@@ -111,8 +111,8 @@ class History:
 STORE_VERSION = 1
 """Version of these tables, in a run's store (`training.run_store`) and in a server's. A file of any
 other, earlier or later, is refused whole (`_internal.files.Database`): a new one needs a conversion
-of the files of the release before (docs/release.md). A new field of a record needs none: `from_json`
-refuses a record with a field that it does not know."""
+of the files of the release before (docs/release.md). A new field of a record needs no new version:
+an older `from_json` refuses a record with a field that it does not know."""
 TABLES = (
     "CREATE TABLE records (name TEXT PRIMARY KEY, content TEXT) WITHOUT ROWID",
     "CREATE TABLE rounds (round INTEGER PRIMARY KEY, content TEXT)",
