@@ -131,7 +131,7 @@ def _read_answer(data: bytes, _folder: Path) -> None:
     server, _, good = _job()
     server.log.clear()
     site, now = site_number(SITE), copy.copy(server.sum)
-    answer = read_answer(_changed(data, good), now.session)
+    answer = read_answer(_changed(data, good), now.session, now.most)
     now.take([(site, answer)])
     if not now.clients:
         line = next(line for line in server.log if f"client {site} to" in line)
@@ -140,5 +140,5 @@ def _read_answer(data: bytes, _folder: Path) -> None:
         assert "dropped: Expected" in line, f"not our sentence: {line}"
         raise ValueError("Expected another answer.")
     wanted = copy.copy(server.sum)
-    wanted.take([(site, read_answer(good, now.session))])
+    wanted.take([(site, read_answer(good, now.session, now.most))])
     assert np.array_equal(now.mean(), wanted.mean()), "other codes"

@@ -36,9 +36,16 @@ def test_what_a_job_on_nvflare_does_not_have_is_refused_and_not_dropped(settings
 @pytest.mark.parametrize("data", BITS.values(), ids=BITS)
 @pytest.mark.parametrize("kind", [DataKind.APP_DEFINED, DataKind.WEIGHT_DIFF])
 def test_an_answer_of_a_site_without_a_filter_is_not_read_as_codes(data, kind):
-    read = nvflare.read_answer(DXO(kind, data).to_shareable(), bytes(16))
+    read = nvflare.read_answer(DXO(kind, data).to_shareable(), bytes(16), 100)
     assert isinstance(read, ProtocolError)
     assert "a site needs QuantizeFilter" in str(read)
+
+
+def test_an_answer_on_nvflare_that_is_longer_than_any_of_its_round_is_not_kept():
+    for size, kept in ((100, True), (101, False)):
+        result = DXO(DataKind.APP_DEFINED, {nvflare.PAYLOAD: bytes(size)}).to_shareable()
+        read = nvflare.read_answer(result, bytes(16), 100)
+        assert (str(read) == "Expected an answer of at most 100 bytes, got 101.") is not kept
 
 
 def test_arrays_on_nvflare_have_names():

@@ -14,7 +14,7 @@ from tls import keep, parties
 
 import randquant as rq
 from randquant.rounds import (
-    MAX_CALLS_PER_CERTIFICATE,
+    MAX_CALLS_PER_CALLER,
     DamagedFile,
     Offer,
     RemoteHelper,
@@ -79,11 +79,9 @@ def test_who_calls_often_has_its_own_share_of_the_workers_only(serving, slow):
     answer = hostile(30)._channel.unary_unary("/randquant.Helper/Answer")
     sent = [answer.future(b"slow", timeout=30, wait_for_ready=True) for _ in range(7)]
     until(
-        lambda: (
-            sum(call.done() for call in sent) == 7 - MAX_CALLS_PER_CERTIFICATE and slow.running == 2
-        )
+        lambda: sum(call.done() for call in sent) == 7 - MAX_CALLS_PER_CALLER and slow.running == 2
     )
-    assert all("of one certificate" in call.details() for call in sent if call.done())
+    assert all("of one TLS certificate" in call.details() for call in sent if call.done())
     assert honest(5).key == hostile(5).key == slow.key
     assert honest(5).answer(b"quick") == b"quick"
     assert slow.running == 2  # of four workers

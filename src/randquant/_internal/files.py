@@ -475,7 +475,8 @@ class Database:
     def _check_version(self, database: sqlite3.Connection) -> None:
         if (version := _version(database)) != self.version:
             raise OSError(
-                f"Expected version {self.version} of {self.content} in {self.path}, got {version}."
+                f"Expected version {self.version} of {self.content} in {self.path}, got {version}: "
+                "use the version of randquant that wrote it, or restore the file from a copy."
             )
         # Nothing but the tables: views and triggers are programmes, which SQLite would run.
         statements = database.execute(

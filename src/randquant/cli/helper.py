@@ -78,9 +78,10 @@ def run(
         masks: for serve: most clients times coordinates of a sum.
         least_noise: for serve: smallest variance of the noise that a sum must ask this helper to
             add, in squared steps of the codes; 0 answers sums without noise too.
-        workers: for serve: requests that are answered at a time; half of them of one certificate.
+        workers: for serve: requests that are computed at a time; half of them of one server, known
+            by its TLS certificate.
         seconds: for serve: most seconds for one answer.
-        request_bytes: for serve: most bytes of a request.
+        request_bytes: for serve: most bytes of a request, which is held in memory.
     """
     if action == "keygen":
         return _keygen(Path(path))

@@ -99,7 +99,7 @@ def build_result(answer: RoundMessage) -> Shareable:
     return DXO(DataKind.APP_DEFINED, {PAYLOAD: answer.update}).to_shareable()
 
 
-def read_answer(result: Shareable, session: bytes) -> RoundMessage | Exception:
+def read_answer(result: Shareable, session: bytes, max_bytes: int) -> RoundMessage | Exception:
     # An error is returned and not raised: the sum logs it, and goes on without the site.
     try:
         code = _header(result, ReservedKey.RC)
@@ -110,6 +110,11 @@ def read_answer(result: Shareable, session: bytes) -> RoundMessage | Exception:
         if not isinstance(payload, bytes):
             kind = f"{answer.data_kind} without a payload in bytes"
             raise ProtocolError(f"Expected codes, got {kind}: a site needs QuantizeFilter.")
+        # Before the round has all answers: they are kept until then, the longer ones in vain.
+        if len(payload) > max_bytes:
+            raise ProtocolError(
+                f"Expected an answer of at most {max_bytes} bytes, got {len(payload)}."
+            )
         return RoundMessage(UPLOAD, session, payload=payload)
     except Exception as error:  # any error that a malicious answer causes
         return error
@@ -481,7 +486,8 @@ class QuantizeController(Controller):
 
         def take(client_task: ClientTask, fl_ctx: FLContext) -> None:
             site = site_number(client_task.client.name)
-            received.append((site, read_answer(client_task.result or Shareable(), session)))
+            result = client_task.result or Shareable()
+            received.append((site, read_answer(result, session, round_sum.most)))
             # It is read: else the task would keep the bytes of all sites until the round is over.
             client_task.result = None
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         RunAccountant,
     )
     from randquant.rounds.helper_service import (
-        MAX_CALLS_PER_CERTIFICATE,
+        MAX_CALLS_PER_CALLER,
         TLS,
         RemoteHelper,
         ServiceLimits,

@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # most messages only load and save an account: their processe
     from randquant.rounds.offer import Offer
 
 
-SCHEMA_VERSION = 2
+ACCOUNT_VERSION = 2
 SO_FAR = (
     "valid if the run was declared to end here; if it is ended by looking at its models, only a "
     "limit that was set before is valid"
@@ -307,7 +307,7 @@ class RunAccountant:
         offers = list(dict.fromkeys(self._offers()))
         place = {offer: str(n) for n, offer in enumerate(offers)}
         state = {
-            "schema": SCHEMA_VERSION,
+            "schema": ACCOUNT_VERSION,
             "delta": self.delta,
             "neighboring": self.neighboring,
             "num_releases": self.num_releases,
@@ -334,7 +334,7 @@ class RunAccountant:
             # Counts could be kept under another delta, but a limit that was set for one delta would
             # silently become one for another.
             kind = (state["schema"], state["delta"], state["neighboring"])
-            if kind != (SCHEMA_VERSION, self.delta, self.neighboring):
+            if kind != (ACCOUNT_VERSION, self.delta, self.neighboring):
                 raise ValueError(f"it is of schema, delta and neighbours {kind}")
             if len(set(state["offers"])) < len(state["offers"]):
                 raise ValueError("it has an offer twice")  # `state_dict` writes each once
@@ -444,7 +444,7 @@ def _releases(spent: Spent, neighboring: Neighboring, trust: Trust) -> list[Rele
 THIS_CLIENT = 0
 """The client's number in its account on disk. It is not its number in a run, which may change."""
 
-FILE_VERSION = 1
+LEDGER_VERSION = 1
 TABLES = (
     "CREATE TABLE account (only INTEGER PRIMARY KEY, content TEXT)",
     "CREATE TABLE steps (step BLOB PRIMARY KEY) WITHOUT ROWID",
@@ -677,7 +677,7 @@ class AnswerLedger:
 def _open_database(path: str | Path | None) -> Database | None:
     if path is None:
         return None
-    return Database(Path(path), TABLES, FILE_VERSION, "a client's account")
+    return Database(Path(path), TABLES, LEDGER_VERSION, "a client's account")
 
 
 def _digest(steps: set[bytes]) -> str:

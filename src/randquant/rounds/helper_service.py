@@ -52,12 +52,13 @@ LISTENING = [
     # Strangers must not keep connections open. Half of it may be too short on slow links.
     ("grpc.server_handshake_timeout_ms", 3000),
     ("grpc.max_send_message_length", -1),  # a sum of any dimension: the requests are limited
-    ("grpc.max_concurrent_streams", 8),  # of one connection; one certificate gets fewer calls
+    ("grpc.max_concurrent_streams", 8),  # of one connection; one caller gets fewer
 ]
-MAX_CALLS, MAX_CALLS_PER_CERTIFICATE = 32, 4
-"""Largest number of calls at a time, of all certificates and of one. Each holds a thread and its
-request in memory, so twice as many cost twice as much; with half as many a server that tries again
-while its first call still waits may be refused."""
+MAX_CALLS, MAX_CALLS_PER_CALLER = 32, 4
+"""Largest number of calls at a time, waiting ones included: of all callers, and of one, known by
+its TLS certificate. Each holds a thread and its request in memory: twice as many cost twice as
+much; with half as many a server that tries again while its first call still waits may be refused.
+How many are computed at a time is the operator's setting, `ServiceLimits.workers`."""
 CALLER_CHECK_SECONDS = 0.2
 """Seconds between two checks that the caller of a waiting call is still connected. With half, each
 waiting call wakes twice as often; with twice, the call of one that left keeps its place longer."""
@@ -175,10 +176,11 @@ class ServiceLimits:
     """Limits of a service for all servers together; `HelperLimits` limits single sums.
 
     Args:
-        workers: most requests that are answered at a time; half of them, or one, for one
-            certificate.
+        workers: most requests that are computed at a time: offers certified, masks added up. Half
+            of them, or one, for one caller, who is known by its TLS certificate.
         seconds: most seconds for one answer: then the request is refused.
-        request_bytes: most bytes of a request; one of 100,000 clients has 124 MB.
+        request_bytes: most bytes of a request, against servers that would fill the helper's memory;
+            one of 100,000 clients has 124 MB.
 
     Raises:
         TypeError, ValueError: a number is out of bounds.
@@ -243,7 +245,7 @@ def _answering(
         # One signature needs no worker: a round can begin while sums are made.
         if request.startswith(JOINT_SEED_MAGIC):
             return helper.answer(request)
-        # By certificate and not by address: one server can call from many addresses.
+        # By TLS certificate and not by address: one server can call from many addresses.
         who = repr(context.auth_context().get("x509_pem_cert"))
         with workers.one(who, lambda: _check_present(context)):
             return helper.answer(request, _watching(context, limits.seconds))
@@ -288,30 +290,30 @@ def _watching(context: grpc.ServicerContext, seconds: float) -> Check:
 
 @dataclass
 class _Share:
-    """One certificate's share of the service: its workers, and how many calls it has now."""
+    """One caller's share of the service: its workers, and how many calls it has now."""
 
     workers: threading.Semaphore
     calls: int = 0
 
 
 class _Workers:
-    """The workers of a service: no certificate gets all of them, however often it calls."""
+    """The workers of a service: no caller gets all of them, however often it calls."""
 
     def __init__(self, workers: int) -> None:
         # Half of them, so that one server's requests leave the other half to the other servers.
-        self._per_certificate = max(1, workers // 2)
+        self._per_caller = max(1, workers // 2)
         self._all, self._lock = threading.Semaphore(workers), threading.Lock()
         self._shares: dict[str, _Share] = {}
 
     @contextlib.contextmanager
     def one(self, who: str, check: Check) -> Iterator[None]:
-        """Wait for a worker; ProtocolError if this certificate has too many calls already."""
+        """Wait for a worker; ProtocolError if this caller has too many calls already."""
         with self._lock:
-            share = self._shares.setdefault(who, _Share(threading.Semaphore(self._per_certificate)))
-            if share.calls == MAX_CALLS_PER_CERTIFICATE:
+            share = self._shares.setdefault(who, _Share(threading.Semaphore(self._per_caller)))
+            if share.calls == MAX_CALLS_PER_CALLER:
                 raise ProtocolError(
-                    f"Expected {MAX_CALLS_PER_CERTIFICATE} requests of one certificate at a time, "
-                    f"got a {MAX_CALLS_PER_CERTIFICATE + 1}th: wait for their answers."
+                    f"Expected {MAX_CALLS_PER_CALLER} requests of one TLS certificate at a time, "
+                    f"got a {MAX_CALLS_PER_CALLER + 1}th: wait for their answers."
                 )
             share.calls += 1
         try:
@@ -321,7 +323,7 @@ class _Workers:
         finally:
             with self._lock:
                 share.calls -= 1
-                if not share.calls:  # else the table would grow with every certificate ever seen
+                if not share.calls:  # else the table would grow with every caller ever seen
                     del self._shares[who]
 
 
@@ -346,10 +348,10 @@ def draw_noise(variance: float, count: int, key: Key) -> np.ndarray:
 
 # A helper's limit of each client's epsilon, computed from the offers in the requests.
 
-CERTIFICATE_BYTES = 256
-"""Largest difference in length of a certificate that another machine has computed. Twice as much
-would let a server fill the journal with twice the padding; half as much might refuse another
-machine's last digits."""
+MAX_LENGTH_DIFFERENCE = 256
+"""Largest difference in length of an offer's text if another machine certified its channel. Twice
+as much would let a server fill the journal with twice the padding; half as much might refuse
+another machine's last digits."""
 
 
 def within(epsilon: float, delta: float = 1e-5, examples: int | None = None) -> Affords:
@@ -417,7 +419,7 @@ def _check_canonical(offer: Offer, text: str) -> None:
     # would fill the disk.
     expected, got = json.loads(offer.to_text()), json.loads(text)
     same = json.dumps(got, sort_keys=True) == text
-    same = same and abs(len(text) - len(offer.to_text())) <= CERTIFICATE_BYTES
+    same = same and abs(len(text) - len(offer.to_text())) <= MAX_LENGTH_DIFFERENCE
     # Certificates may differ in their last digits; `Offer.from_text` has checked them.
     for record in (expected, got):
         record.get("channel", {}).pop("certificate", None)

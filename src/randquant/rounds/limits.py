@@ -52,7 +52,8 @@ class ClientLimits:
     Args:
         epsilon: limit of this client's epsilon at `delta`. The client computes a proven bound
             itself, from the offered channel and its own count of its answers, and refuses any
-            answer that would exceed the limit. Infinity sets no limit.
+            answer that would exceed the limit, which is what bounds the number of rounds too
+            (`Privacy.max_participations` is the server's setting). Infinity sets no limit.
         delta: in (0, 1).
         neighboring: what the guarantee hides.
         trust: `local` refuses offers that need secure aggregation.

@@ -108,7 +108,11 @@ class History:
         return sorted({name for metrics in self.measured.values() for name in metrics})
 
 
-VERSION = 1
+STORE_VERSION = 1
+"""Version of these tables, in a run's store (`training.run_store`) and in a server's. A file of any
+other, earlier or later, is refused whole (`_internal.files.Database`): a new one needs a conversion
+of the files of the release before (docs/release.md). A new field of a record needs no new version:
+an older `from_json` refuses a record with a field that it does not know."""
 TABLES = (
     "CREATE TABLE records (name TEXT PRIMARY KEY, content TEXT) WITHOUT ROWID",
     "CREATE TABLE rounds (round INTEGER PRIMARY KEY, content TEXT)",
@@ -149,7 +153,7 @@ class Store:
     @property
     def _database(self) -> Database:
         # Overwritten content need not be wiped: a run's key is written once and goes with its file.
-        return Database(self.path, TABLES, VERSION, self.kind, keeps_deleted=True)
+        return Database(self.path, TABLES, STORE_VERSION, self.kind, keeps_deleted=True)
 
     def exists(self) -> bool:
         # True of a damaged file too: its run has spent epsilon, so none may begin in its place.

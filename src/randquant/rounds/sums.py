@@ -56,7 +56,8 @@ Log = Callable[[int, str], object]
 EXTRA_BYTES, BYTES_PER_NEIGHBOUR = 2**16, 256
 """Most bytes of an answer in addition to its payload: in all, and for each neighbour in a sum. They
 leave room for the headers that engines add. Twice as many would let each hostile client fill 64 KiB
-more of the server's memory; half of the second would refuse honest answers."""
+more of the server's memory; half of the second would refuse honest answers. No operator sets them:
+`RoundSum.most` follows from the offer. What a helper's operator sets is `ServiceLimits`."""
 
 SHOWN_CLIENTS = 10
 """Most clients that a line of the log names, of those for which it says the same. Half of it would

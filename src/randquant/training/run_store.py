@@ -13,7 +13,8 @@ SQLite keeps what was committed through a loss of power, and nothing of what was
 changes from outside each record has a checksum, which is part of the next one's where records
 follow each other, and all are bound to the run by the digest of its settings and its channel.
 
-A `Status` is read from the file: nothing is trained, locked or changed.
+A `Status` is read from the file: nothing is trained, locked or changed. Which versions of the file
+are read: `rounds.store.STORE_VERSION`.
 """
 
 from __future__ import annotations

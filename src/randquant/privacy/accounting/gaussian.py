@@ -1,11 +1,11 @@
 """Gaussian noise exactly, noise that dominates sums of one bit, and how far runs are from noise.
 
 Many adaptive Gaussian releases are one, whose delta has a closed form (`docs/theory/gaussian.md`).
-Hidden cohorts need a
-dominating pair, and sums over more than 4096 clients have no tighter bound: without the domination
-their epsilon would be up to 31 % and 5 % larger (`docs/theory/vector-sums.md`, "Beside Gaussian
-noise"). A run of many small releases is compared with noise moment by moment: the likelihood ratio
-of two neighbours is a martingale (`docs/theory/martingale.md`).
+Sums of one bit are dominated by Gaussian noise. Hidden cohorts need such a dominating pair, and
+sums over more than 4096 clients have no tighter bound: without it their epsilon would be up to 31 %
+and 5 % larger (`docs/theory/vector-sums.md`, "Beside Gaussian noise"). A run of many small releases
+is compared with noise moment by moment: the likelihood ratio of two neighbours is a martingale
+(`docs/theory/martingale.md`).
 """
 
 from __future__ import annotations

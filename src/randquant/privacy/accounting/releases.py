@@ -128,6 +128,11 @@ class ChannelRelease(_Codes):
 class VectorRelease(_Codes):
     """Whole updates of clipped norm, sent coordinate by coordinate through one channel.
 
+    `account` chooses among three bounds. For any number of bits: `renyi`, of a sum by
+    `kappa_sum` (theory/vector-sums.md). Of one bit, and of channels with two vertices, also
+    `round_loss` (theory/martingale.md); of one bit also `squared_mu` (theory/vector-sums.md,
+    Proposition 17).
+
     Attributes:
         channel: the channel of every coordinate.
         clip_norm: clipping threshold of a whole update's L2 norm.

@@ -226,7 +226,8 @@ class HelperTerms:
         least: fewest clients in the sum. The privacy guarantee relies on this number.
         dimension: coordinates of a vector.
         bits: the sum is taken modulo 2**bits, 1 to 32.
-        offer: SHA-256 of the offer that clients answer, 32 bytes.
+        offer: SHA-256 of the offer that clients answer, 32 bytes. A server can neither sum a client
+            with others that answer an offer of less noise, nor have the helper count a cheaper one.
         largest: the largest code, where each client proves that its codes are at most that; 0 for
             sums without proofs.
         commitment: SHA-256 of the key that proofs are verified with, 32 bytes; b"" without proofs.
