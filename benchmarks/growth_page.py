@@ -145,16 +145,6 @@ def _cell(axes: dict[str, Rows], axis: str, cost: str, floor: float) -> str:
     return "-" if slope is None else f"{slope + 0.0:.2f}".replace("-0.00", "0.00")
 
 
-def points(curves: dict[str, dict[str, Rows]]) -> str:
-    lines = ["| the largest that was measured | seconds | MB |", "|---|---|---|"]
-    for part, axes in curves.items():
-        row = max((row for rows in axes.values() for row in rows), key=lambda row: row["seconds"])
-        sizes = ", ".join(f"{row[axis]:,} {axis}" for axis in AXES if axis in axes)
-        sizes = sizes.replace(" 1 bits", " 1 bit")
-        lines.append(f"| {WORDS[part]}: {sizes} | {row['seconds']:.3g} | {max(0, row['mb']):.0f} |")
-    return "\n".join(lines)
-
-
 def page() -> str:
     found = result("growth")
     curves, machine = found["curves"], found["machine"]
@@ -177,8 +167,6 @@ The other sizes are 100 clients, 100,000 coordinates, 50 rounds and one bit (10,
 Memory is without the messages that a part was handed.
 
 {table(curves)}
-
-{points(curves)}
 
 {shown}
 
