@@ -35,7 +35,7 @@ from randquant.rounds.protocol import SESSION_BYTES, UPLOAD, NoAnswer, RoundMess
 from randquant.rounds.run import RoundsFailed, ServerRun, Target, UntunedSteps, default_delta
 from randquant.rounds.store import ServerStore
 from randquant.rounds.sums import Log, PlainSum, RoundSum, WithHelper
-from randquant.secure_sums.secagg.terms import ProtocolError
+from randquant.secure_sums.terms import ProtocolError
 
 with needed("NVFlare", "nvflare"):
     from nvflare.apis.controller_spec import ClientTask, Task

@@ -24,7 +24,7 @@ from randquant._internal import files, serialization, validate
 from randquant._internal.files import Database
 from randquant._internal.formatting import round_up
 from randquant.privacy.guarantee import NEIGHBORINGS, Guarantee, Neighboring, Trust
-from randquant.secure_sums.secagg.terms import ProtocolError
+from randquant.secure_sums.terms import ProtocolError
 
 if TYPE_CHECKING:  # most messages only load and save an account: their processes start faster
     from randquant.privacy.accounting.release_protocol import Release

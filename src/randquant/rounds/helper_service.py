@@ -42,7 +42,7 @@ from randquant.rounds.offer import Offer
 from randquant.rounds.protocol import logged
 from randquant.secure_sums.helper.helper import Affords, Check, Helper, HelperLimits
 from randquant.secure_sums.helper.message import JOINT_SEED_MAGIC, HelperKey, HelperTerms
-from randquant.secure_sums.secagg.terms import ProtocolError
+from randquant.secure_sums.terms import ProtocolError
 
 SERVICE = "randquant.Helper"
 KEY_METHOD_PATH, ANSWER_METHOD_PATH = f"/{SERVICE}/Key", f"/{SERVICE}/Answer"

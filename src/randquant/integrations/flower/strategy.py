@@ -51,7 +51,7 @@ from randquant.rounds.run import (
 )
 from randquant.rounds.store import History, RoundRow, ServerStore
 from randquant.rounds.sums import AmongClients, RoundSum, WithHelper
-from randquant.secure_sums.secagg.terms import ProtocolError
+from randquant.secure_sums.terms import ProtocolError
 
 __all__ = ["QuantizedStrategy", "RoundsFailed"]
 

@@ -28,7 +28,6 @@ from randquant._internal.files import (
 )
 from randquant.channels.encoding import cores, map_over
 from randquant.channels.wire import Payload
-from randquant.secure_sums import masks
 from randquant.secure_sums.helper.message import MAX_CLIENT_NUMBER, HelperTerms, SealedSeed
 from randquant.secure_sums.helper.request import (
     LEFT_OUT,
@@ -40,7 +39,7 @@ from randquant.secure_sums.helper.request import (
     write_request,
     write_seed,
 )
-from randquant.secure_sums.secagg.terms import ProtocolError
+from randquant.secure_sums.terms import ProtocolError, mask_dtype
 
 
 class HelperSum:
@@ -245,7 +244,7 @@ class HelperSum:
             )
         self.refused |= {client: LEFT_OUT[why] for client, why in left_out.items()}
         self._clients = frozenset(self._seeds.keys() - left_out.keys())
-        kind = masks.dtype(self.terms.bits)
+        kind = mask_dtype(self.terms.bits)
         return total.astype(kind) & kind.type((1 << self.terms.bits) - 1)
 
     def _add_again(self, place: int) -> int | None:

@@ -31,7 +31,6 @@ import numpy as np
 from randquant._internal import validate
 from randquant.channels import wire
 from randquant.channels.wire import Payload
-from randquant.secure_sums import masks
 from randquant.secure_sums.helper import proven
 from randquant.secure_sums.helper.message import (
     MAX_TERMS_TEXT_LENGTH,
@@ -41,8 +40,8 @@ from randquant.secure_sums.helper.message import (
     masked_format,
     read_message,
 )
-from randquant.secure_sums.secagg.terms import ProtocolError
-from randquant.secure_sums.vdaf.prio3 import SEED_SIZE
+from randquant.secure_sums.helper.prio3 import SEED_SIZE
+from randquant.secure_sums.terms import ProtocolError, mask_dtype
 
 HEAD = struct.Struct(">4sIIIB")
 NUMBER_BYTES, KEY_BYTES = 8, 32
@@ -252,7 +251,7 @@ def read_answer(
         total = wire.unpack(form, answer[end:], terms.dimension)
     except ValueError as error:
         raise ProtocolError(str(error)) from None
-    return left_out, total.astype(masks.dtype(terms.bits))
+    return left_out, total.astype(mask_dtype(terms.bits))
 
 
 def write_listed(left_out: Mapping[int, int]) -> bytes:
