@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from randquant.planning.compare import Comparison
     from randquant.planning.compare import at_equal_epsilon as compare
     from randquant.planning.planner import plan
-    from randquant.planning.plans import Plan
-    from randquant.planning.privacy import Privacy
+    from randquant.planning.plans import Plan, Privacy
     from randquant.privacy.accounting.accountant import account
     from randquant.privacy.accounting.ledger import GaussianSteps
     from randquant.privacy.accounting.releases import ChannelRelease, GaussianRelease, VectorRelease

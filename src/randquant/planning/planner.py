@@ -35,12 +35,13 @@ from randquant.planning.plans import (
     Limit,
     Need,
     Plan,
+    Privacy,
     coarse,
     gaussian_multiplier,
     judge,
+    refuse_spent,
     warning,
 )
-from randquant.planning.privacy import Privacy, refuse_spent
 from randquant.privacy.accounting.sampling import HiddenCohorts
 
 # How many coordinates to send: the fewest whose error is near that of sending all.

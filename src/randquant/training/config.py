@@ -27,7 +27,7 @@ from randquant.aggregation.registry import (
     update_mechanism,
 )
 from randquant.local_training.local import Local
-from randquant.planning.privacy import Privacy
+from randquant.planning.plans import Privacy
 from randquant.privacy.accounting.sampling import HiddenCohorts
 from randquant.privacy.guarantee import NEIGHBORINGS, Trust
 

@@ -27,8 +27,7 @@ from randquant.local_training.local import Local, Work
 from randquant.local_training.problem import Loss, Problem, make_problem
 from randquant.local_training.standardize import Standardized, standardized
 from randquant.planning.planner import choose
-from randquant.planning.plans import Need
-from randquant.planning.privacy import CLIP_NORM, Privacy
+from randquant.planning.plans import CLIP_NORM, Need, Privacy
 from randquant.privacy.accounting.accountant import by_relation
 from randquant.privacy.guarantee import Guarantee, Neighboring
 from randquant.rounds.statement import ReleaseTerms, Statement, stated

@@ -35,7 +35,7 @@ from randquant.integrations.flower.messages import (
     model_arrays,
 )
 from randquant.local_training.local import Local
-from randquant.planning.privacy import CLIP_NORM, Privacy
+from randquant.planning.plans import CLIP_NORM, Privacy
 from randquant.rounds.accountant import SO_FAR, RunAccountant
 from randquant.rounds.offer import Offer
 from randquant.rounds.parameter_free import Predicts
