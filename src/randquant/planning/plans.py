@@ -14,7 +14,7 @@ from randquant._internal import declared, formatting, validate
 from randquant._internal.formatting import round_up
 from randquant._internal.serialization import from_json
 from randquant.aggregation.additive import describe_parties
-from randquant.aggregation.auxiliary_numbers import Number
+from randquant.aggregation.clipping import Number
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.mechanisms.registry import (
     CLIP_RMS_UNITS,
