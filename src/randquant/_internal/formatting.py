@@ -1,12 +1,13 @@
-"""Numbers as text: bounds rounded in the direction in which they stay valid, sizes, tables."""
+"""Values as text: bounds rounded in the direction in which they stay valid, tables, JSON data."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
-from typing import Any
+from typing import Any, TypeVar
 
 from randquant._internal import validate
 
@@ -151,3 +152,52 @@ def text(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
         ).rstrip()
         for row in table
     ]
+
+
+# Records as JSON data, and back.
+
+T = TypeVar("T")
+
+
+def to_json(record: Any) -> Any:
+    """Convert records, dicts, tuples and numbers to plain JSON values.
+
+    Guarantees: infinity becomes the string "inf"; NaN is refused.
+
+    Example:
+        >>> to_json({"epsilon": float("inf")})
+        {'epsilon': 'inf'}
+    """
+    if dataclasses.is_dataclass(record) and not isinstance(record, type):
+        return {f.name: to_json(getattr(record, f.name)) for f in dataclasses.fields(record)}
+    if isinstance(record, Mapping):
+        return {str(key): to_json(value) for key, value in record.items()}
+    if isinstance(record, list | tuple):
+        return [to_json(value) for value in record]
+    record = validate.number(record)
+    if isinstance(record, float):
+        # JSON has neither: other parsers refuse Python's NaN and Infinity.
+        if math.isnan(record):
+            raise ValueError("Expected a number in a record, got NaN.")
+        if math.isinf(record):
+            return "inf" if record > 0 else "-inf"
+    return record
+
+
+def from_json(kind: type[T], data: Any) -> T:
+    """Build a record of dataclass `kind` from parsed JSON.
+
+    Raises:
+        ValueError: a field is missing or unknown.
+    """
+    if not isinstance(data, dict):
+        raise ValueError(f"Expected a JSON object for {kind.__name__}, got {type(data).__name__}.")
+    known = {f.name for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    # A field of a later version may change what the others mean: none is ignored.
+    unknown = sorted(set(data) - known)
+    if unknown:
+        raise ValueError(f"Expected only known fields of {kind.__name__}, got {unknown[0]!r}.")
+    try:
+        return kind(**{key: float(v) if v in ("inf", "-inf") else v for key, v in data.items()})
+    except TypeError as error:
+        raise ValueError(f"Expected every field of {kind.__name__}: {error}.") from None

@@ -19,8 +19,8 @@ import numpy as np
 
 from randquant._internal import files, validate
 from randquant._internal.files import make_folder
+from randquant._internal.formatting import to_json
 from randquant._internal.imports import needed
-from randquant._internal.serialization import to_json
 from randquant.aggregation.layout import Arrays, Layout, check_precision
 from randquant.aggregation.registry import from_record
 from randquant.channels.encoding import floats

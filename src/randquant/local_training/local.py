@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from randquant._internal import declared, validate
 from randquant._internal.declared import Clients, Count, Data
-from randquant._internal.serialization import from_json
+from randquant._internal.formatting import from_json
 from randquant.statistics.query import bounds
 
 

@@ -11,8 +11,7 @@ from msgspec import Meta
 from scipy.special import log_ndtr, ndtr
 
 from randquant._internal import declared, formatting, validate
-from randquant._internal.formatting import round_up
-from randquant._internal.serialization import from_json
+from randquant._internal.formatting import from_json, round_up
 from randquant.aggregation.additive import describe_parties
 from randquant.aggregation.clipping import Number
 from randquant.aggregation.mechanism import UpdateMechanism

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from randquant._internal import formatting
-from randquant._internal.formatting import minus
+from randquant._internal.formatting import minus, to_json
 from randquant._internal.imports import __version__
-from randquant._internal.serialization import to_json
 from randquant.aggregation.additive import parties_notes
 from randquant.aggregation.mechanism import describe_influence
 from randquant.channels.channel import Channel

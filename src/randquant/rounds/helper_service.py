@@ -32,8 +32,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from randquant._internal import validate
-from randquant._internal.files import make_folder
-from randquant._internal.serialization import write_atomic
+from randquant._internal.files import make_folder, write_atomic
 from randquant.channels.keys import Key
 from randquant.mechanisms.noise import DiscreteGaussian
 from randquant.rounds.accountant import THIS_CLIENT, RoundEvent, RunAccountant

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from randquant._internal import validate
-from randquant._internal.serialization import to_json
+from randquant._internal.formatting import to_json
 from randquant.aggregation.clipping import AuxiliaryNumbers, Number, scale_to_norm, shorten
 from randquant.aggregation.layout import BUFFER_MODES, Buffers
 from randquant.aggregation.mechanism import UpdateMechanism

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from randquant._internal import validate
+from randquant._internal.files import write_atomic
 from randquant._internal.imports import __version__
-from randquant._internal.serialization import write_atomic
 from randquant.channels.channel import Channel
 from randquant.mechanisms.noise import Binomial, DiscreteGaussian, DiscreteLaplace, Skellam
 from randquant.planning.plans import Plan

@@ -28,7 +28,7 @@ import torch
 from torch import nn
 
 from randquant._internal import validate
-from randquant._internal.serialization import pack_arrays, unpack_arrays
+from randquant._internal.files import pack_arrays, unpack_arrays
 from randquant.aggregation.clipping import EXAMPLES
 from randquant.aggregation.mechanism import CoordinateError, UpdateMechanism
 from randquant.channels.keys import Key

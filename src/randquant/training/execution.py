@@ -28,7 +28,7 @@ import torch
 
 from randquant._internal import files
 from randquant._internal.files import make_folder
-from randquant._internal.serialization import from_json
+from randquant._internal.formatting import from_json
 from randquant.channels.keys import Key
 from randquant.local_training.client import Learner
 from randquant.local_training.data import ClientSet, Examples, converted, is_in_memory, ready_type

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from randquant._internal import validate
-from randquant._internal.serialization import from_json
+from randquant._internal.formatting import from_json
 from randquant.privacy.guarantee import Guarantee, Neighboring
 from randquant.training.config import TrainConfig
 

@@ -30,7 +30,7 @@ from typing import Any, Literal
 
 from randquant._internal import files
 from randquant._internal.files import PARTIAL, sync_folder
-from randquant._internal.serialization import from_json, to_json
+from randquant._internal.formatting import from_json, to_json
 from randquant.channels.keys import Key
 from randquant.privacy.guarantee import SIMULATED, Guarantee, Neighboring
 from randquant.rounds.store import RESTORE, Contents, Store
