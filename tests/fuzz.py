@@ -52,7 +52,7 @@ from randquant.rounds import (
 )
 from randquant.secure_sums import Client, SumServer, Terms, random_word
 from randquant.training import RoundMetrics, RunStore, SentRounds, State
-from randquant.training.run_store import digest
+from randquant.training.config import digest
 
 SECONDS = 10
 BYTES_PER_BYTE, SPARE = 400, 4_000_000  # JSON takes many times its text

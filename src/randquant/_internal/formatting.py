@@ -159,6 +159,27 @@ def text(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 T = TypeVar("T")
 
 
+def stored_as(name: str) -> dict[str, str]:
+    """Return the metadata of a dataclass's field that has another name in JSON data.
+
+    Files outlive names: a field that gets a better one is still read from files of earlier
+    versions, and these read it from new files.
+
+    Example:
+        >>> @dataclasses.dataclass
+        ... class Sent:
+        ...     fingerprint: str = dataclasses.field(metadata=stored_as("channel"))
+        >>> to_json(Sent("ab")), from_json(Sent, {"channel": "ab"})
+        ({'channel': 'ab'}, Sent(fingerprint='ab'))
+    """
+    return {"stored": name}
+
+
+def _stored_names(kind: Any) -> dict[str, str]:
+    # A field's name by that in JSON data.
+    return {f.metadata.get("stored", f.name): f.name for f in dataclasses.fields(kind)}
+
+
 def to_json(record: Any) -> Any:
     """Convert records, dicts, tuples and numbers to plain JSON values.
 
@@ -169,7 +190,8 @@ def to_json(record: Any) -> Any:
         {'epsilon': 'inf'}
     """
     if dataclasses.is_dataclass(record) and not isinstance(record, type):
-        return {f.name: to_json(getattr(record, f.name)) for f in dataclasses.fields(record)}
+        names = _stored_names(record)
+        return {stored: to_json(getattr(record, name)) for stored, name in names.items()}
     if isinstance(record, Mapping):
         return {str(key): to_json(value) for key, value in record.items()}
     if isinstance(record, list | tuple):
@@ -192,12 +214,15 @@ def from_json(kind: type[T], data: Any) -> T:
     """
     if not isinstance(data, dict):
         raise ValueError(f"Expected a JSON object for {kind.__name__}, got {type(data).__name__}.")
-    known = {f.name for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    names = _stored_names(kind)
     # A field of a later version may change what the others mean: none is ignored.
-    unknown = sorted(set(data) - known)
+    unknown = sorted(data.keys() - names.keys())
     if unknown:
         raise ValueError(f"Expected only known fields of {kind.__name__}, got {unknown[0]!r}.")
     try:
-        return kind(**{key: float(v) if v in ("inf", "-inf") else v for key, v in data.items()})
+        return kind(**{
+            names[key]: float(value) if value in ("inf", "-inf") else value
+            for key, value in data.items()
+        })  # fmt: skip
     except TypeError as error:
         raise ValueError(f"Expected every field of {kind.__name__}: {error}.") from None

@@ -53,7 +53,7 @@ from randquant.training.config import (
 )
 
 if TYPE_CHECKING:
-    from randquant.training.records import RunRecord, RunSummary
+    from randquant.training.run_store import RunRecord, RunSummary
 
 VALUES: dict[str, type] = {"local": Local, "server": Server, "privacy": Privacy}
 """The values that group settings of `randquant.train`; each field with a help text is an option."""

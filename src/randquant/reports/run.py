@@ -33,8 +33,16 @@ from randquant.training.config import (
     setting_value,
 )
 from randquant.training.federated import Run
-from randquant.training.records import RoundMetrics, RunRecord, RunSummary
-from randquant.training.run_store import BASELINE, REPORT, RunStore, Status, read_finished
+from randquant.training.run_store import (
+    BASELINE,
+    REPORT,
+    RoundMetrics,
+    RunRecord,
+    RunStore,
+    RunSummary,
+    Status,
+    read_finished,
+)
 from randquant.training.run_store import notes_on_runs as notes
 from randquant.training.setup import stored_mechanism
 

@@ -32,6 +32,12 @@ from randquant.statistics.table import Table
 
 FORMAT = "randquant certificate, version 1"
 
+RELEASE_KINDS = (
+    "codes", "integer noise", "party noise", "gaussian noise", "table", "party table", "spent",
+)  # fmt: skip
+"""Kinds of releases that the format has. A mechanism's `certified` names its kind; `spent` is a
+guarantee of what was released before."""
+
 LARGEST_TABLE = 4096
 """Most weights of a channel in a file: 80 kB. With twice as many, files of several offers would
 come near LARGEST_FILE."""
@@ -268,7 +274,10 @@ def _release_fields(terms: ReleaseTerms | Guarantee) -> Fields:
         return _plain({"kind": "spent", **once, **_about(terms)})
     cohort, rounds = terms.mechanism.cohort, int(terms.rounds)
     use = {"rounds": rounds, "cohort": cohort, "examples": terms.examples, **_hidden_fields(terms)}
-    return _plain({**use, **terms.mechanism.certified(int(terms.dimension))})
+    certified = terms.mechanism.certified(int(terms.dimension))
+    # A mechanism of a user's own may invent a kind: better no file than one that nobody can check.
+    validate.choice("kind of a release", certified.get("kind"), RELEASE_KINDS)
+    return _plain({**use, **certified})
 
 
 def _hidden_fields(terms: ReleaseTerms) -> Fields:

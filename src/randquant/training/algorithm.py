@@ -37,7 +37,7 @@ from randquant.local_training.data import error_context
 from randquant.local_training.group_steps import KNOWN_ATTENTION
 from randquant.privacy.accounting.sampling import HiddenCohorts
 from randquant.rounds.offer import UpdatePreparation
-from randquant.training.records import RoundCost
+from randquant.training.run_store import RoundCost
 
 MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 """From the trained parameters to an optimiser of them."""

@@ -370,6 +370,37 @@ def differing(configs: Sequence[TrainConfig]) -> list[str]:
     return sorted(differ, key=lambda name: name != "mechanism")
 
 
+CHANGEABLE_SETTINGS = (
+    "rounds", "delta", "neighboring", "stop_at_epsilon", "checkpoint_every", "evaluate_every",
+)  # fmt: skip
+"""Settings that may change when a run is resumed: when it ends, and what is printed and stored.
+`Schedule.check` refuses values that the guarantee does not cover."""
+
+LATER_SETTINGS = {"noise": "clients"}
+"""Settings that version 0.1.0 did not have, with the value that means what it did: they are in a
+run's digest only with another value, so that its runs can be read. A new field of a setting's class
+(`Privacy`, `Local`, ...) belongs here."""
+
+
+def digest(config: TrainConfig) -> str:
+    """Return the SHA-256 of the settings that must not change during a run, in hexadecimal.
+
+    The guarantee covers every round, so all rounds must use one configuration.
+    """
+    fields = to_json({name: setting_value(config, name) for name in NAMES})
+    # With a cap, `sample_capped` draws cohorts that depend on the number of rounds.
+    fixed = () if config.privacy.max_participations is None else ("rounds",)
+    # The query for statistics has spent a share of both, see `standardization_query`.
+    if config.local.standardize is not None:
+        fixed += ("delta", "stop_at_epsilon")
+    for name in set(CHANGEABLE_SETTINGS) - set(fixed):
+        del fields[name]
+    for name, usual in LATER_SETTINGS.items():
+        if fields[name] == usual:
+            del fields[name]
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
+
+
 def check_config(config: TrainConfig) -> None:
     """Refuse a configuration with settings that do not go together.
 

@@ -42,10 +42,17 @@ from randquant.training.config import (
     changes_between,
     check_config,
     configured_mechanism,
+    digest,
     mechanism_record,
 )
-from randquant.training.records import RoundMetrics, RunRecord, RunSummary
-from randquant.training.run_store import RunStore, Secret, digest, run_key
+from randquant.training.run_store import (
+    RoundMetrics,
+    RunRecord,
+    RunStore,
+    RunSummary,
+    Secret,
+    run_key,
+)
 from randquant.training.schedule import most_participations
 from randquant.training.setup import RunInputs, optimizer_step, spent_before, standardization_query
 

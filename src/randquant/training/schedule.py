@@ -15,7 +15,7 @@ from randquant.channels.keys import Key
 from randquant.privacy.accounting.ledger import Ledger
 from randquant.privacy.guarantee import Guarantee
 from randquant.training.config import TrainConfig
-from randquant.training.records import SentRounds
+from randquant.training.run_store import SentRounds
 
 
 def sample_poisson(population: int, rate: float, round: int, key: Key) -> list[int]:

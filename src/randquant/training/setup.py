@@ -47,7 +47,7 @@ from randquant.training.config import (
     mechanism_fingerprint,
     scalars_with_updates,
 )
-from randquant.training.records import RoundMetrics
+from randquant.training.run_store import RoundMetrics
 from randquant.training.schedule import Schedule
 
 
