@@ -89,6 +89,7 @@ class Privacy:
         object.__setattr__(self, "numbers", _texts(self.numbers))
         if isinstance(self.spent, dict):  # from a record
             object.__setattr__(self, "spent", from_json(Guarantee, self.spent))
+        # A bare epsilon says nothing of delta, neighbours or trust, so no sum with it would hold.
         elif not isinstance(self.spent, Guarantee | None):
             raise TypeError(
                 "Expected spent to be a guarantee, such as table.guarantee or run.guarantee, got "
@@ -109,6 +110,8 @@ def refuse_spent(privacy: Privacy, epsilon: float | None, delta: float) -> None:
         ValueError: something was spent; the message says what is left of the target.
     """
     if privacy.spent is not None:
+        # No silent subtraction: who plans must see which part of the target is left, and state the
+        # sum.
         left = privacy.spent.remaining(math.inf if epsilon is None else epsilon, delta)
         raise ValueError(
             f"Expected no spent but in randquant.train, got {privacy.spent}: give what is left, "
@@ -165,6 +168,8 @@ def gaussian_multiplier(epsilon: float, delta: float, rounds: int) -> float:
 
     low, high = 1e-9, 1e15
     for _ in range(200):
+        # The geometric mean: 200 halvings of the exponents' range find the multiplier to its last
+        # digits, whatever its size. `high` always meets the target.
         middle = math.sqrt(low * high)
         low, high = (middle, high) if delta_at(middle) > delta else (low, middle)
     return high * math.sqrt(rounds)
@@ -188,6 +193,7 @@ def one_bit_excess(size: int, sharing: int, multiplier: float, distance: float =
         0.0271
     """
     share = sharing / (size * (multiplier * distance) ** 2)
+    # The first term is what a wider clip costs in noise, the second what a closer one cuts off.
     return min(
         (k**2 - 1) * share + 4 * float(ndtr(-k)) for k in (CLOSE_CLIP_RMS_UNITS, CLIP_RMS_UNITS)
     )
@@ -262,6 +268,7 @@ class Need:
         """The part of it that mechanisms are tuned to: under `model` trust sums of all payloads."""
         trust = "local" if self.trust == "local" else "aggregate"
         clients = self.cohort if self.cohorts is None else self.cohorts.summands(None)
+        # `auto` begins with one bit; a mechanism that needs more gets as few as it can do with.
         bits = self.privacy.bits
         return UpdateSetting(
             self.dimension, clients, 1 if bits == "auto" else bits, trust, self.clip_norm,
@@ -313,6 +320,8 @@ class Need:
         noise = self.multiplier * self.setting.distance
         if self.cohorts is not None:
             return noise / self.cohorts.cohort
+        # The sum's noise is there once; under local trust each client's own is, and their mean
+        # falls with the square root of the cohort only.
         return noise / (self.cohort if self.trust == "aggregate" else math.sqrt(self.cohort))
 
     def noise(self, deviation: float) -> DecodedError:
@@ -320,6 +329,8 @@ class Need:
         gaussian = self.gaussian
         length = deviation * math.sqrt(self.dimension) / self.clip_norm
         relative = deviation / gaussian if math.isfinite(gaussian) else None
+        # Errors of rounds are independent, and the means may all point one way: in the sum of T
+        # rounds the errors' share is smaller by the square root of T.
         return DecodedError(deviation, relative, length, length / math.sqrt(self.rounds))
 
     def times_mean(self, noise: DecodedError) -> float | None:

@@ -78,8 +78,12 @@ class Server:
         if not isinstance(self.optimizer, str):
             self._check_function()
         elif self.optimizer == AUTO and (self.options or self.learning_rate is not None):
+            # A rate and options are those of an optimiser of torch: the steps that need none take
+            # neither.
             object.__setattr__(self, "optimizer", "SGD")
         if isinstance(self.optimizer, str) and self.optimizer != AUTO:
+            # Written out: a run that names the default and one that leaves it out have the same
+            # digest.
             object.__setattr__(self, "learning_rate", self.learning_rate or 1.0)
         for name in ("lr", "params"):
             if name in self.options:
@@ -217,6 +221,8 @@ class TrainConfig:
         ):  # None means the same: one form of it keeps equal runs equal
             object.__setattr__(self, "stop_at_epsilon", None)
         declared.checked(self)
+        # Now, and not where it is used: files and digests state what was done, even if a later
+        # version has other defaults.
         object.__setattr__(self, "local", self.local.complete(self.privacy.unit))
 
     def changed(self, **settings: Any) -> TrainConfig:
@@ -273,6 +279,7 @@ class TrainConfig:
             >>> TrainConfig(Task(200), "rqm", cohort=40, trust="model").hidden_cohorts.draw
             'fixed'
         """
+        # Under any other trust the adversary sees who takes part: nothing is hidden from it.
         if self.trust != "model":
             return None
         return HiddenCohorts(self.privacy.sampling, self.task.population, self.cohort, self.rounds)
@@ -398,6 +405,7 @@ def digest(config: TrainConfig) -> str:
     for name, usual in LATER_SETTINGS.items():
         if fields[name] == usual:
             del fields[name]
+    # Sorted, so that a version whose classes declare their settings in another order reads the run.
     return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
@@ -452,6 +460,8 @@ def _check_numbers(config: TrainConfig) -> None:
             "and its update are clipped in L2, and sent, as one vector."
         )
     for number in privacy.read_numbers:
+        # Clients of this simulation compute these three: any other would be missing in the first
+        # round.
         validate.choice("a number of numbers", number.name, NUMBER_NAMES)
 
 
@@ -515,6 +525,8 @@ def configured_mechanism(config: TrainConfig) -> UpdateMechanism:
                 "Expected the mechanism object of the run, got None: no file holds it; pass it "
                 "again as mechanism=."
             )
+        # Certified again: a checksum shows damage, not somebody who changed the channel and the
+        # checksum.
         return from_record(config.parameters, "in a run's configuration")
     hidden = config.hidden_cohorts
     return update_mechanism(
@@ -572,6 +584,8 @@ def mechanism_record(mechanism: UpdateMechanism) -> dict[str, Any]:
     """
     try:
         return to_json(mechanism.record())
+    # A class of the user's own, which no file can build again: `mechanism_fingerprint` takes its
+    # costs.
     except TypeError:
         return {}
 
@@ -589,6 +603,8 @@ def mechanism_fingerprint(config: TrainConfig, mechanism: UpdateMechanism, dimen
         return channel_text
     kind = type(mechanism)
     record = mechanism_record(mechanism)
+    # By the module of version 0.1.0: a class that has moved since is still the mechanism that the
+    # run began with.
     facts: list[Any] = [recorded_module(kind), kind.__qualname__, channel_text, record]
     if not record:
         facts.append(_costs(mechanism, dimension))
@@ -604,5 +620,6 @@ def _costs(mechanism: UpdateMechanism, dimension: int) -> list[Any]:
             release = mechanism.release(dimension, 1, neighboring)
         except (TypeError, ValueError):
             release = None  # it does not protect these neighbours
+        # In this order and at these orders always: two lists are compared by their digest alone.
         costs += [None if release is None else release.renyi(order) for order in STATED_ORDERS]
     return costs

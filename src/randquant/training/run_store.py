@@ -227,6 +227,7 @@ class RunSummary:
         Raises:
             ValueError: a field is missing or unknown.
         """
+        # Guarantees are records within the record: their fields are checked one by one as well.
         summary = from_json(cls, data)
         names = "guarantee", "beside", "spent", "other_relation", "beside_other_relation"
         parsed: dict[str, Any] = {name: getattr(summary, name) for name in names}
@@ -251,7 +252,7 @@ class RunRecord:
 
     @property
     def rounds(self) -> int:
-        return self.config.rounds if self.summary.rounds is None else self.summary.rounds
+        return self.summary.rounds
 
     @property
     def seconds(self) -> float:
@@ -295,6 +296,7 @@ class Secret:
 
     def __init__(self, content: bytes) -> None:
         if len(content) != SECRET_BYTES:
+            # The length alone: errors end up in logs, and a shortened secret is most of one.
             raise ValueError(f"Expected {SECRET_BYTES} secret bytes, got {len(content)}.")
         self._bytes = content
 
@@ -608,6 +610,8 @@ def read_finished(folder: Path) -> RunRecord:
         ValueError: the folder holds no run, its store is damaged, or it is not finished.
     """
     run = RunStore(folder).read()
+    # Results at another delta or relation than is configured now would be read as the configured
+    # ones.
     if run.summary is None or not run.is_stated:
         raise ValueError(
             f"Expected a finished run in {folder}, got a run without a summary: continue it with "
@@ -734,6 +738,7 @@ def find_runs(roots: Iterable[Path]) -> list[Path]:
         if not below:
             raise ValueError(f"Expected runs in {root}, found none: randquant train makes one.")
         folders += below
+    # A folder that is below two of the roots is listed once, where it came first.
     return list(dict.fromkeys(folders))
 
 

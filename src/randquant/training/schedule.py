@@ -157,6 +157,7 @@ def sample_capped(
     generator = np.random.Generator(np.random.Philox(key=words))
     # Each of them that is not selected uses up one spare place, so all but `spare` are selected.
     first = generator.choice(eager, max(eager.size - spare, 0), replace=False)
+    # So that nobody who was selected is drawn once more below.
     left[first] = 0
     others = generator.choice(np.flatnonzero(left > 0), cohort - first.size, replace=False)
     return sorted([*first.tolist(), *others.tolist()])
