@@ -27,7 +27,7 @@ import randquant as rq
 from randquant.aggregation import wrap_probability
 from randquant.channels import wire
 from randquant.secure_sums import Client, Draw, Terms
-from randquant.secure_sums.secagg.terms import PART_BYTES
+from randquant.secure_sums.terms import PART_BYTES
 
 DIMENSION, CLIENTS, POPULATION, ROUNDS, NEIGHBOURS = 1_200_000, 1_000, 10_000, 100, 10
 COORDINATES = 2**17

@@ -34,7 +34,7 @@ from damage import damaged, damaged_json
 from flwr.serverapp.strategy import FedAdam
 
 import randquant as rq
-from randquant._internal import serialization, to_json
+from randquant._internal import files, to_json
 from randquant.aggregation import ChannelMechanism, VectorMechanism
 from randquant.channels import wire
 from randquant.integrations.flower import strategy as flower_strategy
@@ -52,7 +52,7 @@ from randquant.rounds import (
 )
 from randquant.secure_sums import Client, SumServer, Terms, random_word
 from randquant.training import RoundMetrics, RunStore, SentRounds, State
-from randquant.training.run_store import digest
+from randquant.training.config import digest
 
 SECONDS = 10
 BYTES_PER_BYTE, SPARE = 400, 4_000_000  # JSON takes many times its text
@@ -140,24 +140,22 @@ def _checkpoints() -> list[bytes]:
 def _read_checkpoint(data: bytes, folder: Path) -> None:
     made = State.from_bytes(data, MADE_WITH, folder)
     assert (made.round, made.parameters.shape, made.participations.shape) == (7, (50,), (9,))
-    assert serialization.unpack_arrays(data)[0]["round"] == 7
+    assert files.unpack_arrays(data)[0]["round"] == 7
 
 
 def _damaged_sealed(rng: random.Random, data: bytes) -> bytes:
     """What a sealed record says, half of the time with a right checksum, or the bytes of it."""
     if rng.random() < 0.5:
         return damaged_json(rng, data)
-    plain = json.dumps({k: v for k, v in json.loads(data).items() if k != serialization.CHECKSUM})
+    plain = json.dumps({k: v for k, v in json.loads(data).items() if k != files.CHECKSUM})
     try:
-        return json.dumps(
-            serialization.seal(json.loads(damaged_json(rng, plain.encode())))
-        ).encode()
+        return json.dumps(files.seal(json.loads(damaged_json(rng, plain.encode())))).encode()
     except (AttributeError, OverflowError, RecursionError, TypeError, ValueError):
         return damaged(rng, data)  # it cannot be sealed
 
 
 def _sealed(record: Any) -> list[bytes]:
-    return [json.dumps(serialization.seal(record)).encode()]
+    return [json.dumps(files.seal(record)).encode()]
 
 
 CONFIG = problems.config_of("digits", "softmax", "rqm", {"clip": 1.0, "levels": 16}, clip_norm=1.0)
@@ -176,7 +174,7 @@ def _read_config(data: bytes, folder: Path) -> None:
     store = _stored(folder)
     stores.put(store.folder, "config", data.decode(errors="replace"))
     config = store.config()
-    again = json.loads(json.dumps(serialization.seal(config)))
+    again = json.loads(json.dumps(files.seal(config)))
     assert again.keys() >= json.loads(data).keys(), "a field was lost"
 
 
@@ -187,8 +185,8 @@ def _read_sent(data: bytes, folder: Path) -> None:
     assert 0 <= sent.participations <= sent.declared, "more participations than rounds"
     assert sent.settings == SENT.settings, "another run"
     said = {"commitment": "", "asked": False, **json.loads(data)}
-    apart = {"epsilon": 0, serialization.CHECKSUM: ""}
-    assert {**serialization.seal(sent), **apart} == {**said, **apart}, "another"
+    apart = {"epsilon": 0, files.CHECKSUM: ""}
+    assert {**files.seal(sent), **apart} == {**said, **apart}, "another"
 
 
 ROUNDS = [
@@ -294,7 +292,7 @@ def _damaged_ledger(rng: random.Random, data: bytes) -> bytes:
         account = {**told, "checksum": accountant._checksum(told)}
         steps = json.loads(damaged_json(rng, json.dumps(record["steps"]).encode()))
         digest = hashlib.sha256(b"".join(sorted(map(bytes.fromhex, steps)))).hexdigest()
-        sealed = serialization.seal({"written": record["written"], "account": account}, digest)
+        sealed = files.seal({"written": record["written"], "account": account}, digest)
         out = json.dumps({**sealed, "steps": steps}).encode()
     return out
 
@@ -330,7 +328,7 @@ def _same_counts(said: dict, found: RunAccountant) -> None:
 
 def _damaged_state(rng: random.Random, data: bytes) -> bytes:
     """Other bytes, or another head, mostly with the right checksum."""
-    start = serialization.HASH_BYTES + 8
+    start = files.HASH_BYTES + 8
     end = start + int.from_bytes(data[start - 8 : start], "little")
     if rng.random() < 0.5:
         out = damaged(rng, data)
@@ -338,7 +336,7 @@ def _damaged_state(rng: random.Random, data: bytes) -> bytes:
         text = damaged_json(rng, data[start:end])
         out = data[: start - 8] + len(text).to_bytes(8, "little") + text + data[end:]
     if rng.random() < 0.8:
-        body = out[serialization.HASH_BYTES :]
+        body = out[files.HASH_BYTES :]
         out = hashlib.sha256(body).digest() + body
     return out
 
@@ -347,17 +345,17 @@ def _states() -> list[bytes]:
     strategy = FedAdam()
     strategy.m_t = {"w": np.arange(3.0), "empty": np.zeros((0, 2), dtype=">f4")}
     strategy.v_t = [np.full(2, float(n)) for n in range(12)]  # type: ignore[assignment]
-    return [serialization.pack_arrays({"rounds": 3}, flower_strategy.arrays_in(strategy))]
+    return [files.pack_arrays({"rounds": 3}, flower_strategy.arrays_in(strategy))]
 
 
 def _read_state(data: bytes, _folder: Path) -> None:
     strategy, other = FedAdam(), FedAdam()
     fields = set(vars(strategy))
     try:
-        record, arrays = serialization.unpack_arrays(data)
+        record, arrays = files.unpack_arrays(data)
     except ValueError as error:  # as the store says it
         raise ValueError(f"Expected the state of a run, but: {error}.") from error
-    again, same = serialization.unpack_arrays(serialization.pack_arrays(record, arrays))
+    again, same = files.unpack_arrays(files.pack_arrays(record, arrays))
     assert (again, list(same)) == (record, list(arrays))
     for name, array in arrays.items():
         np.testing.assert_array_equal(same[name], array)

@@ -116,8 +116,7 @@ class Trace:
 
             return Followed()
 
-        for module in ("serialization", "files"):
-            monkeypatch.setattr(f"randquant._internal.{module}.open", opened, raising=False)
+        monkeypatch.setattr("randquant._internal.files.open", opened, raising=False)
 
     def _name(self, path) -> str:
         return os.path.relpath(path, self.root)

@@ -4,7 +4,7 @@ import contextlib
 import json
 import sqlite3
 
-from randquant._internal import serialization
+from randquant._internal import files
 from randquant.training import RunStore
 
 
@@ -31,7 +31,7 @@ def put(folder, name, text):
 
 def seal(folder, name, record, before=""):
     """Store a record with a checksum that fits."""
-    put(folder, name, json.dumps(serialization.seal(record, before)))
+    put(folder, name, json.dumps(files.seal(record, before)))
 
 
 def drop(folder, name):

@@ -36,7 +36,7 @@ EXTRAS = {
     "nacl": {"secure_sums.secagg"},
     "dp_accounting": set(),
     "matplotlib": set(),
-    "Crypto": {"secure_sums.vdaf"},
+    "Crypto": {"secure_sums.helper.circuits"},
 }
 """Where packages that not every installation has may be imported: rooms, packages or modules."""
 

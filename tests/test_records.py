@@ -22,7 +22,7 @@ from helper_sums import PINNED, helper_in, messages_of, seeds_of
 from settings import differences
 
 import randquant as rq
-from randquant._internal import from_json, serialization, to_json
+from randquant._internal import files, from_json, to_json
 from randquant.aggregation import (
     AdditiveMechanism,
     AuxiliaryNumbers,
@@ -222,9 +222,7 @@ def read_accountant(state: dict[str, Any]) -> Any:
 
 def sealed(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """A record with a checksum that is made anew."""
-    return lambda record: read(
-        serialization.unseal(json.dumps(serialization.seal(record)).encode())[0]
-    )
+    return lambda record: read(files.unseal(json.dumps(files.seal(record)).encode())[0])
 
 
 CLAIMS = {

@@ -10,8 +10,8 @@ from randquant._internal.imports import __version__, lazily
 from randquant.reports import notebook  # noqa: F401 - it registers what notebooks show
 
 if TYPE_CHECKING:
-    from randquant.aggregation.auxiliary_numbers import Number
     from randquant.aggregation.channel_mechanisms import ChannelMechanism, VectorMechanism
+    from randquant.aggregation.clipping import Number
     from randquant.aggregation.layout import StateLayout
     from randquant.aggregation.registry import load, save
     from randquant.audit.attack import Audit, audit
@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from randquant.planning.compare import Comparison
     from randquant.planning.compare import at_equal_epsilon as compare
     from randquant.planning.planner import plan
-    from randquant.planning.plans import Plan
-    from randquant.planning.privacy import Privacy
+    from randquant.planning.plans import Plan, Privacy
     from randquant.privacy.accounting.accountant import account
     from randquant.privacy.accounting.ledger import GaussianSteps
     from randquant.privacy.accounting.releases import ChannelRelease, GaussianRelease, VectorRelease

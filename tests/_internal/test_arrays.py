@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from randquant._internal.serialization import pack_arrays, unpack_arrays
+from randquant._internal.files import pack_arrays, unpack_arrays
 
 ARRAYS = {
     "w": np.arange(6.0).reshape(2, 3),

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from randquant._internal import files, serialization
+from randquant._internal import files
 
 
 def test_names_are_not_flushed_where_folders_cannot_be_opened(tmp_path, monkeypatch):
@@ -37,7 +37,7 @@ def test_a_planted_name_is_not_written_through(plant, private, tmp_path):
     """Whoever may create files in a folder knows the names of those that are written there."""
     (tmp_path / "target").write_text("theirs")
     plant(tmp_path / "target", tmp_path / "account.partial")
-    serialization.write_atomic(tmp_path / "account", b"ours", private=private)
+    files.write_atomic(tmp_path / "account", b"ours", private=private)
     assert (tmp_path / "target").read_text() == "theirs"
     assert (tmp_path / "account").read_bytes() == b"ours"
     assert sorted(each.name for each in tmp_path.iterdir()) == ["account", "target"]
@@ -54,7 +54,7 @@ def test_a_link_planted_in_the_last_moment_is_not_written_through(tmp_path, monk
 
     monkeypatch.setattr(type(tmp_path), "unlink", late)
     with pytest.raises(OSError, match="got a symbolic link"):
-        serialization.write_atomic(tmp_path / "account", b"ours")
+        files.write_atomic(tmp_path / "account", b"ours")
     assert (tmp_path / "target").read_text() == "theirs"
     assert not (tmp_path / "account").exists()
 
@@ -78,8 +78,8 @@ def test_what_is_planted_between_the_look_and_the_opening_is_not_read(
 def test_who_may_read_a_file_is_its_writers_choice(tmp_path):
     before = os.umask(0o022)
     try:
-        serialization.write_atomic(tmp_path / "secret", b"", private=True)
-        serialization.write_atomic(tmp_path / "page", b"")
+        files.write_atomic(tmp_path / "secret", b"", private=True)
+        files.write_atomic(tmp_path / "page", b"")
     finally:
         os.umask(before)
     modes = [(tmp_path / name).stat().st_mode & 0o777 for name in ("secret", "page")]

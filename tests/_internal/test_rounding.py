@@ -34,7 +34,7 @@ from randquant.reports import channels as shown_channels
 from randquant.reports import plan as plan_page
 from randquant.reports import run as report
 from randquant.reports import run as runs_page
-from randquant.training import RoundMetrics, RunSummary, federated, records, schedule
+from randquant.training import RoundMetrics, RunRecord, RunSummary, federated, schedule
 from randquant.training import RunStatus as Status
 
 CHANNEL = rq.stochastic_rounding(clip=0.1, levels=2, margin=0.1)
@@ -58,7 +58,7 @@ SUMMARY = RunSummary(0.9, 0.1, 650, 100, 2, GUARANTEE, 2)
 FINISHED = [
     Status(Path(f"/runs/{k}"), "finished", CONFIG.changed(seed=k), METRICS, SUMMARY) for k in (1, 2)
 ]
-RUN = records.RunRecord(CONFIG, METRICS, SUMMARY)
+RUN = RunRecord(CONFIG, METRICS, SUMMARY)
 NOISE = DecodedError(1.0, 1.0, 0.1, 0.1)
 
 

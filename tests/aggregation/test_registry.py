@@ -7,7 +7,7 @@ import pytest
 
 import randquant as rq
 from randquant import mechanisms
-from randquant._internal import serialization
+from randquant._internal import files
 from randquant.aggregation import (
     MechanismDefaults,
     all_mechanisms,
@@ -117,7 +117,7 @@ def test_a_mechanism_of_the_papers_package_is_refused_with_its_place(name, tmp_p
     """Everywhere a name may come from: a call, a saved file, an offer, a plan."""
     where = f"got '{name}': it is in the package randquant-papers, as randquant_papers.rank"
     record = {"mechanism": name, "clip_norm": 1.0, "epsilon": 4.0}
-    serialization.write(path := tmp_path / "rank.json", {"format": records.FORMAT, **record})
+    files.write(path := tmp_path / "rank.json", {"format": records.FORMAT, **record})
     offer = json.loads(
         Offer(rq.VectorMechanism(rq.stochastic_rounding(1.0, 2, 1.0), 1.0), 5).to_text()
     )

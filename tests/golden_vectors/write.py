@@ -51,8 +51,8 @@ from randquant.secure_sums import (  # noqa: E402
     verify_key_commitment,
 )
 from randquant.secure_sums.helper import message, proven  # noqa: E402
+from randquant.secure_sums.helper.prio3 import encode_input_share  # noqa: E402
 from randquant.secure_sums.secagg import crypto  # noqa: E402
-from randquant.secure_sums.vdaf.prio3 import encode_input_share  # noqa: E402
 from randquant.statistics import Counts, Mean, survey  # noqa: E402
 
 FORMAT = "randquant golden vectors, version 1"

@@ -29,7 +29,7 @@ from pages import Page
 
 import randquant as rq
 from randquant import cli
-from randquant._internal import serialization
+from randquant._internal import files, to_json
 from randquant._internal.formatting import round_up
 from randquant.integrations import QuantizedStrategy
 from randquant.integrations.flower import strategy as flower_strategy
@@ -62,7 +62,7 @@ def test_logs_and_page_state_both_figures_that_account_prints(neighboring, capsy
     assert cli.main(words.split()) == 0
     stated = json.loads(capsys.readouterr().out)
     other = stated["other_relation"]
-    assert serialization.to_json(strategy.accountant.other_relation) == other
+    assert to_json(strategy.accountant.other_relation) == other
     figure = f"(<= {round_up(other['epsilon'])} under {other['neighboring']})"
     said = [record.getMessage() for record in caplog.records]
     for start in (f"randquant: epsilon <= {round_up(stated['epsilon'])} {figure} at delta = 1e-05 ",
@@ -288,8 +288,8 @@ def test_the_arrays_of_a_strategy_come_back_as_they_were():
     strategy, other = FedAdam(), FedAdam()
     strategy.m_t = {"w": np.arange(3.0), "empty": np.zeros((0, 2), dtype=">f4")}
     strategy.v_t = [np.full(2, float(n)) for n in range(12)]
-    content = serialization.pack_arrays({"rounds": 1}, flower_strategy.arrays_in(strategy))
-    record, arrays = serialization.unpack_arrays(content)
+    content = files.pack_arrays({"rounds": 1}, flower_strategy.arrays_in(strategy))
+    record, arrays = files.unpack_arrays(content)
     assert record == {"rounds": 1}
     flower_strategy.restore(other, arrays, {})
     assert (other.m_t["w"] == np.arange(3.0)).all()

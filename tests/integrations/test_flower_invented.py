@@ -22,10 +22,11 @@ from randquant.rounds import AmongClients, Offer, RoundMessage
 from randquant.secure_sums import (
     Advert,
     Client,
+    add_masks,
+    mask_dtype,
     masked_format,
     masking_key,
     masking_private,
-    masks,
     pair_context,
     seal,
     sealing_key,
@@ -203,11 +204,11 @@ def codes_seen_by_an_inventor(grid):
     train = {"arrays": model(DIMENSION), "config": ConfigRecord({})}
     packed = ask(RoundMessage("upload", terms.session, inbox=inbox), train).payload
     form = masked_format(terms, VICTIM)
-    total = wire.unpack(form, packed, terms.dimension).astype(masks.dtype(terms.bits))
+    total = wire.unpack(form, packed, terms.dimension).astype(mask_dtype(terms.bits))
     seed = crypto.combine(seeds, {0} | seeds.keys())
     own_mask = self_masking_key(seed, context(terms, VICTIM, VICTIM))
     for secret in (own_mask, *pairs.values()):
-        masks.add(total, secret, -1)
+        add_masks(total, [secret], -1)
     return (total & ((1 << terms.bits) - 1)).astype(np.int64)
 
 

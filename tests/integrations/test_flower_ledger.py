@@ -15,7 +15,7 @@ from flower_grid import answers_of, context_of, counted, ledger_of, over_the_wir
 from flower_rounds import ask, exact, grid_of, noisy, one_round
 from flwr.app import RecordDict
 
-from randquant._internal import files, serialization
+from randquant._internal import files
 from randquant.rounds import (
     ACCOUNT_RECORD,
     THIS_CLIENT,
@@ -166,7 +166,7 @@ def with_account(path, change):
     text = json.dumps(account, sort_keys=True).encode()
     account["checksum"] = hashlib.sha256(text).hexdigest()
     steps = b"".join(sorted(step for (step,) in sql(path, "SELECT step FROM steps")))
-    sealed = serialization.seal(record, hashlib.sha256(steps).hexdigest())
+    sealed = files.seal(record, hashlib.sha256(steps).hexdigest())
     sql(path, "UPDATE account SET content = ?", json.dumps(sealed))
 
 

@@ -255,5 +255,5 @@ def test_a_clients_process_imports_nothing_of_the_servers():
     loaded = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.split()
     assert "randquant.rounds.member" in loaded
     for room in ("statistics", "planning", "local_training", "mechanisms", "privacy.certificates",
-                 "rounds.run", "rounds.store", "secure_sums.vdaf"):  # fmt: skip
+                 "rounds.run", "rounds.store", "secure_sums.helper.circuits"):  # fmt: skip
         assert not [name for name in loaded if name.startswith(f"randquant.{room}")], room

@@ -14,7 +14,7 @@ from randquant.aggregation import VectorMechanism
 from randquant.channels import wire
 from randquant.integrations import HEAD, QuantizedStrategy, read_payload
 from randquant.rounds import Offer
-from randquant.secure_sums.secagg.terms import PART_BYTES
+from randquant.secure_sums.terms import PART_BYTES
 
 DIMENSION, COUNT = 40, 5
 BOTH = pytest.mark.parametrize("trust", ["aggregate", "local"])

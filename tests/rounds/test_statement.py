@@ -18,7 +18,14 @@ from randquant.aggregation import AdditiveMechanism, SignSGD, gaussian
 from randquant.cli import main
 from randquant.mechanisms import NOISES, Skellam
 from randquant.privacy import Guarantee, HiddenCohorts, gaussian_epsilon
-from randquant.rounds import Offer, ReleaseTerms, RoundEvent, RunAccountant, Statement
+from randquant.rounds import (
+    RELEASE_KINDS,
+    Offer,
+    ReleaseTerms,
+    RoundEvent,
+    RunAccountant,
+    Statement,
+)
 
 SCHEMA = json.loads((certificates.FOLDER.parent / "certificate-file.schema.json").read_text())
 VALID = jsonschema.Draft202012Validator(SCHEMA)
@@ -331,6 +338,19 @@ def test_what_cannot_be_stated_is_refused(tmp_path, capsys):
     assert main([*words, "--certificate", str(tmp_path / "hidden.json")]) == 2
     assert "no Gaussian noise that hides as little is known" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_the_kinds_of_releases_are_those_of_page_and_schema():
+    (row,) = re.findall(r"^\| `kind` \| (.*) \|$", PAGE, re.M)
+    assert tuple(re.findall(r'`"([^"]+)"`', row)) == RELEASE_KINDS
+    kinds = [each["properties"]["kind"]["const"] for each in SCHEMA["$defs"]["release"]["oneOf"]]
+    assert tuple(kinds) == RELEASE_KINDS
+
+
+def test_a_kind_that_no_verifier_knows_is_not_written(monkeypatch):
+    monkeypatch.setattr(AdditiveMechanism, "certified", lambda self, dimension: {"kind": "votes"})
+    with pytest.raises(ValueError, match=r"kind of a release to be one of codes, .* got 'votes'"):
+        rq.certificate_file(AdditiveMechanism("skellam", 1.0, 2.0, 4), dimension=5, rounds=1)
 
 
 ACCOUNT = ["account", "skellam", "--clip-norm", "0.5", "--noise-multiplier", "6", "--dimension",

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from randquant.secure_sums import HASH_BYTES, Draw, ProtocolError
-from randquant.secure_sums.secagg.terms import PART_BYTES, check_draw
+from randquant.secure_sums.terms import PART_BYTES, check_draw
 
 SESSION = b"run, round"
 

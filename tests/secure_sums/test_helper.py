@@ -30,8 +30,8 @@ from randquant.secure_sums import (
     HelperKey,
     HelperLimits,
     ProtocolError,
+    mask_dtype,
     masked_message,
-    masks,
 )
 from randquant.secure_sums.helper import message
 
@@ -54,7 +54,7 @@ def test_the_sum_is_that_of_the_codes(helper, bits, dimension, clients, seed):
     codes = codes_of(terms, clients, 2**bits, seed)
     server = collected(terms, messages_of(terms, codes))
     total = server.unmask(helper.answer(server.request()))
-    assert total.dtype == masks.dtype(bits)
+    assert total.dtype == mask_dtype(bits)
     assert np.array_equal(total, wanted(codes, clients, bits))
     assert server.clients == clients
 

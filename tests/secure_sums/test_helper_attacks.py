@@ -31,8 +31,9 @@ from randquant.secure_sums import (
     OpeningKey,
     ProtocolError,
     SealedSeed,
+    add_masks,
+    mask_dtype,
     masked_message,
-    masks,
     write_answer,
 )
 from randquant.secure_sums import write_request as asked
@@ -304,8 +305,8 @@ def answered(terms, server, helper, left_out=(), shift=0):
     """An answer that says what a hostile helper likes."""
     request = HelperRequest.from_bytes(server.request())
     seeds = helper._open_seeds(request, terms.digest, request.seeds.keys() - set(left_out))
-    total = np.zeros(terms.dimension, masks.dtype(terms.bits))
-    masks.add_all(total, seeds.values(), +1)
+    total = np.zeros(terms.dimension, mask_dtype(terms.bits))
+    add_masks(total, seeds.values(), +1)
     return write_answer(request, dict.fromkeys(left_out, 1), total + total.dtype.type(shift))
 
 

@@ -16,7 +16,8 @@ import pytest
 from helper_sums import begun, codes_of, collected, exact, helper_in, messages_of, terms_of
 from slow import slow
 
-from randquant.secure_sums import ProtocolError, masks
+from randquant.secure_sums import ProtocolError
+from randquant.secure_sums.helper import helper as helper_module
 
 CLIENTS, LEAST = 7, 3
 
@@ -73,7 +74,7 @@ def answering(folder, request, after=None, largest=None, late=False):
             signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
             resource.setrlimit(resource.RLIMIT_FSIZE, (largest, largest))
         if late:
-            masks.add_all = killed_now
+            helper_module.add_masks = killed_now
         return helper_in(folder, kept=True).answer(request)
 
     return in_child(work)

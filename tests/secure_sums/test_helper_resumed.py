@@ -17,7 +17,7 @@ from slow import slow
 
 from randquant.secure_sums import HelperSum, ProtocolError
 from randquant.secure_sums.helper import collector
-from randquant.secure_sums.helper.request import MaskedVectors
+from randquant.secure_sums.helper.collector import MaskedVectors
 
 # Records that go through the system's cache, and records that go past it.
 SMALL, LARGE = 50, 60_000

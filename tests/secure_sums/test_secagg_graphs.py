@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sum_rounds import terms_of
 
-from randquant.secure_sums import Losses, ProtocolError, SumServer
-from randquant.secure_sums.secagg import terms
+from randquant.secure_sums import Losses, ProtocolError, SumServer, terms
 from randquant.secure_sums.secagg.client import STEPS
 
 

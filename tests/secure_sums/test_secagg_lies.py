@@ -8,14 +8,14 @@ from randquant.channels import wire
 from randquant.secure_sums import (
     SCALAR_BYTES,
     ProtocolError,
+    add_masks,
     masking_key,
     masking_private,
-    masks,
     read_scalar,
     self_masking_key,
 )
 from randquant.secure_sums.secagg import crypto
-from randquant.secure_sums.secagg.terms import _ring
+from randquant.secure_sums.terms import _ring
 
 
 class Lied:
@@ -90,9 +90,9 @@ class Lied:
             if None in (seed, *others.values()):
                 return None
             own = crypto.context(self.terms, c, c)
-            masks.add(total, self_masking_key(seed, own), -1)
+            add_masks(total, [self_masking_key(seed, own)], -1)
             for n, mask in others.items():
-                masks.add(total, mask, -1 if c < n else +1)
+                add_masks(total, [mask], -1 if c < n else +1)
         assert np.array_equal(total & 1023, wanted(self.vectors, group))
         return total & 1023
 

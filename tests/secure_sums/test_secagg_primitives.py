@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import CTR
 
 from randquant.channels import encoding
-from randquant.secure_sums import ProtocolError, masks
+from randquant.secure_sums import ProtocolError, add_masks, mask_dtype, terms
 from randquant.secure_sums.secagg import crypto
 
 ORDER = 2**252 + 27742317777372353535851937790883648493  # RFC 8032, section 5.1
@@ -123,15 +123,15 @@ def test_what_is_sealed_opens_with_its_key_and_context_alone():
 )
 def test_a_mask_is_the_ciphers_stream_all_along(bits, name):
     """AES-256 in counter mode from a nonce of zeros, two whole parts and some."""
-    dtype, secret, size = masks.dtype(bits), bytes(range(32)), 2 * masks._PART_COORDINATES + 77
+    dtype, secret, size = mask_dtype(bits), bytes(range(32)), 2 * terms._PART_COORDINATES + 77
     assert dtype == np.dtype(name)
     cipher = Cipher(AES(secret), CTR(bytes(16))).encryptor()
     stream = np.frombuffer(cipher.update(bytes(size * dtype.itemsize)), dtype.newbyteorder("<"))
     before = np.random.default_rng(bits).integers(0, 2**31, size).astype(dtype)
     totals = before.copy()
-    masks.add(totals, secret, 1)
+    add_masks(totals, [secret], 1)
     assert np.array_equal(totals, before + stream)
-    masks.add(totals, secret, -1)
+    add_masks(totals, [secret], -1)
     assert np.array_equal(totals, before)
 
 
@@ -139,11 +139,11 @@ def test_a_mask_is_the_ciphers_stream_all_along(bits, name):
 @pytest.mark.parametrize("size", [2**17, 2**17 + 1, 300_007])
 def test_threads_add_the_same_masks(dtype, size, monkeypatch):
     secrets, totals = [bytes([k]) * 32 for k in range(5)], np.zeros((2, size), dtype)
-    masks.add_all(totals[0], secrets, -1)
-    monkeypatch.setattr(masks, "_MIN_SHARED_COORDINATES", 1)
+    add_masks(totals[0], secrets, -1)
+    monkeypatch.setattr(terms, "_MIN_SHARED_COORDINATES", 1)
     monkeypatch.setattr(encoding, "cores", lambda: 7)
     asked = []
-    masks.add_all(totals[1], secrets, -1, lambda: asked.append(threading.get_ident()))
+    add_masks(totals[1], secrets, -1, lambda: asked.append(threading.get_ident()))
     assert len(asked) == 5 * min(7, size // 2**15)
     assert np.array_equal(totals[0], totals[1])
 
@@ -151,4 +151,4 @@ def test_threads_add_the_same_masks(dtype, size, monkeypatch):
         raise ProtocolError("gone")
 
     with pytest.raises(ProtocolError, match="gone"):
-        masks.add_all(totals[1], secrets, +1, leave)
+        add_masks(totals[1], secrets, +1, leave)

@@ -16,7 +16,7 @@ from randquant.channels import Key
 from randquant.mechanisms import DiscreteLaplace
 from randquant.statistics import Survey, survey
 from randquant.statistics import table as asking
-from randquant.statistics.records import read_frames
+from randquant.statistics.table import read_frames
 
 SETTINGS = {
     "clients": {"records": "records", "columns": "columns"},

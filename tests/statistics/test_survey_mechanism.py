@@ -20,7 +20,7 @@ from randquant.privacy import run_release
 from randquant.rounds import ClientLimits
 from randquant.secure_sums import Helper, ProtocolError
 from randquant.statistics import MAX_VECTOR_VALUE, SurveyMechanism, survey
-from randquant.statistics.records import read_columns
+from randquant.statistics.table import read_columns
 
 ASKED = {
     "age": rq.Mean(0, 100),

@@ -12,7 +12,7 @@ from torch import nn
 from randquant import cli
 from randquant.aggregation import VectorMechanism, update_mechanism
 from randquant.training import settings_of as flat
-from randquant.training.run_store import digest
+from randquant.training.config import digest
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:It depends on the task"),

@@ -9,7 +9,7 @@ import problems
 import pytest
 import stores
 
-from randquant._internal import files, serialization
+from randquant._internal import files
 from randquant.aggregation import all_mechanisms
 from randquant.channels import Key
 from randquant.privacy import GaussianRelease, account
@@ -64,8 +64,8 @@ def test_a_run_leaves_what_it_promises(finished):
     assert [line["round"] for line in lines] == list(range(1, 17))
     assert [line["round"] for line in lines if line["accuracy"] is not None] == [4, 8, 12, 16]
     assert run.summary.accuracy == lines[-1]["accuracy"] > 0.5
-    last = lines[-1][serialization.CHECKSUM]
-    assert stores.record_of(folder, "summary") == serialization.seal(run.summary, last)
+    last = lines[-1][files.CHECKSUM]
+    assert stores.record_of(folder, "summary") == files.seal(run.summary, last)
     assert run.summary.bytes_per_upload == 40 + -(-run.summary.dimension // 2)
     assert run.summary.bytes_as_codes == run.summary.bytes_per_upload
 

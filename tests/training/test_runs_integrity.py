@@ -16,7 +16,7 @@ from interrupted import SMALL, Interrupted, begin, go_on
 
 import randquant as rq
 from randquant import cli
-from randquant._internal import files, round_up, serialization
+from randquant._internal import files, round_up
 from randquant._internal.files import Database
 from randquant.aggregation import ClippedSGD, LocalGaussian, SignSGD
 from randquant.local_training import Learner
@@ -331,14 +331,14 @@ def test_records_of_another_run_are_noticed(name, run, tmp_path):
 
 def test_a_file_that_cannot_be_written_is_named_and_left_as_it_was(tmp_path, monkeypatch):
     path = tmp_path / "file"
-    serialization.write_atomic(path, b"before")
+    files.write_atomic(path, b"before")
 
     def full(fd):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match=f"No space left on device: '{path}'"):
-        serialization.write_atomic(path, b"after")
+        files.write_atomic(path, b"after")
     assert [each.read_bytes() for each in tmp_path.iterdir()] == [b"before"]
 
 
@@ -507,7 +507,7 @@ def test_statistics_that_are_gone_are_not_asked_for_again_once_rounds_were_sent(
 def test_statistics_on_other_terms_are_not_what_a_run_was_stated_for(tmp_path):
     folder = begin(tmp_path / "run", STANDARDIZED, 2)
     record = stores.record_of(folder, "standardization")
-    del record[serialization.CHECKSUM]
+    del record[files.CHECKSUM]
     other = {**record, "terms": record["terms"].replace("5.0", "6.0")}
     assert other != record
     stores.seal(folder, "standardization", other, stores.read_sent(folder).identity)

@@ -16,8 +16,7 @@ from randquant.privacy import GaussianRelease, Guarantee, account
 from randquant.privacy.accounting import ledger
 from randquant.reports import report_run
 from randquant.training import Server, read_finished, read_run, train
-from randquant.training.records import SentRounds
-from randquant.training.run_store import Status
+from randquant.training.run_store import SentRounds, Status
 
 Z, DELTA = 4.0, 1e-5
 

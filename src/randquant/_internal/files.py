@@ -1,4 +1,4 @@
-"""Files that survive a power cut, lock files, SQLite files, and files that a user names.
+"""Files that survive a power cut, with checksums; lock files, SQLite files, and files of users.
 
 Everything that decides what may still be sent is kept in a `Database`: a file of SQLite that only
 its owner can read, and in which a committed transaction stays. A rollback journal is used and not a
@@ -11,6 +11,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
+import hashlib
+import json
+import math
 import os
 import re
 import shutil
@@ -19,12 +22,16 @@ import stat
 import sys
 import time
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import numpy as np
 from filelock import lock_descriptor
+
+from randquant._internal import validate
+from randquant._internal.formatting import to_json
 
 if sys.platform == "darwin":
     import fcntl
@@ -159,6 +166,63 @@ def make_folder(folder: Path) -> None:
     make_folder(folder.parent)
     folder.mkdir(exist_ok=True)
     sync_folder(folder.parent)
+
+
+def write_atomic(path: Path, data: bytes, *, private: bool = False) -> None:
+    """Write `data` to `path` atomically: a reader sees either the old file or the whole new one.
+
+    Args:
+        path: the file.
+        data: its new content.
+        private: whether only this user may read it.
+
+    Guarantees:
+        The written file survives a power failure. If writing fails, the old file is unchanged and
+        no other file is left behind. Symbolic links are not followed.
+
+    Raises:
+        OSError: it cannot be written; the error names `path`.
+    """
+    temporary = path.with_name(path.name + ".partial")
+    mode = 0o600 if private else 0o666
+    with naming(path):
+        temporary.unlink(missing_ok=True)  # left by a killed process, or a planted link
+        try:
+            # Content first, then the name, then the folder: after a power cut at any point the name
+            # has a whole file, the old one or the new one.
+            with open(temporary, "xb", opener=functools.partial(opener, mode=mode)) as file:
+                file.write(data)
+                file.flush()
+                flush(file.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        sync_folder(path.parent)
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    # Adds the file's name to errors of writing it, which name the temporary file or none.
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise FileNotFoundError(
+            f"Expected an existing folder to write {path.name} in, got {path.parent}: create it."
+        ) from error
+    except IsADirectoryError as error:
+        raise IsADirectoryError(
+            f"Expected to write a file {path}, got a folder of that name: choose another."
+        ) from error
+    except OSError as error:
+        if error.errno is None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def write_json(path: Path, record: Any) -> None:
+    text = json.dumps(to_json(record), indent=2, allow_nan=False)
+    write_atomic(path, (text + "\n").encode())
 
 
 # Lock files, held by one process at a time, on every system that has file locks.
@@ -525,3 +589,138 @@ class Database:
 def _version(database: sqlite3.Connection) -> int:
     (version,) = database.execute("PRAGMA user_version").fetchone()
     return version
+
+
+# JSON objects with a checksum of their content, so that a changed file is detected.
+#
+# A checksum detects damage and manual edits. It is not a signature: anyone can compute it.
+
+CHECKSUM = "checksum"
+
+
+def seal(record: Any, before: str = "") -> dict[str, Any]:
+    """Return a record as a JSON object with a checksum as its last field.
+
+    Args:
+        record: a dataclass or mapping that `formatting.to_json` turns into a JSON object.
+        before: the previous record's checksum, which is part of this one: records form a chain, in
+            which a missing, repeated or moved record is detected.
+
+    Example:
+        >>> seal({"epsilon": 1.5})
+        {'epsilon': 1.5, 'checksum': 'c72970e599586e0d136390c5548596d6'}
+    """
+    data = to_json(record)
+    return {**data, CHECKSUM: _checksum(data, before)}
+
+
+def unseal(text: bytes | str, before: str = "") -> tuple[dict[str, Any], str]:
+    """Invert `seal`, from the object's JSON text; return (record, checksum).
+
+    Guarantees:
+        A text whose content differs from the sealed record, or that followed another record, is
+        refused; white space and the order of fields do not matter.
+
+    Raises:
+        ValueError: it is not a JSON object, has no checksum, or its checksum does not match.
+    """
+    try:
+        data = json.loads(text)
+        if not isinstance(data, dict) or CHECKSUM not in data:
+            raise ValueError("it is not a JSON object with a checksum")
+        checksum = data.pop(CHECKSUM)  # it covers all other fields
+        if checksum != _checksum(data, before):
+            raise ValueError("its checksum does not match its content, so it was changed")
+    except (ValueError, RecursionError) as error:
+        raise ValueError(str(error).rstrip(".")) from None
+    return data, checksum
+
+
+def write(path: Path, record: Any, before: str = "") -> None:
+    write_json(path, seal(record, before))
+
+
+def read(path: Path, advice: str, before: str = "") -> dict[str, Any]:
+    """Return the record in a sealed file.
+
+    Args:
+        path: the file.
+        advice: what to do if it was changed, after "Expected … as it was written, but: ….".
+        before: the previous record's checksum, as passed to `seal`.
+
+    Raises:
+        ValueError: the file was changed.
+        OSError: it cannot be read.
+    """
+    try:
+        return unseal(read_regular(path), before)[0]
+    except ValueError as error:
+        raise ValueError(f"Expected {path} as it was written, but: {error}. {advice}") from None
+
+
+# Arrays of numbers as bytes: the length of a head, the head, the arrays, each in its own bytes.
+
+HASH_BYTES = 32
+MAX_ARRAY_DIMENSIONS = 64
+"""Largest number of dimensions of NumPy's arrays, and so of an array that was written."""
+
+DTYPE = re.compile(r"[<>|][biuf][0-9]{1,2}")
+
+
+def pack_arrays(record: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
+    """Return a record of JSON data and arrays of numbers by name as bytes, with their checksum.
+
+    Raises:
+        ValueError: an array is of something else, which could not be read again.
+    """
+    for name, array in arrays.items():
+        if not DTYPE.fullmatch(array.dtype.str):
+            raise ValueError(f"Expected arrays of numbers, got {name!r} of {array.dtype}.")
+    fields = [(name, array.dtype.str, array.shape) for name, array in arrays.items()]
+    head = json.dumps({"record": record, "arrays": fields}).encode()
+    parts = [len(head).to_bytes(8, "little"), head, *(a.tobytes() for a in arrays.values())]
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    return b"".join([digest.digest(), *parts])
+
+
+def unpack_arrays(content: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Invert `pack_arrays`: return (record, arrays).
+
+    Raises:
+        ValueError: the content is damaged.
+    """
+    body = memoryview(content)[HASH_BYTES:]
+    if content[:HASH_BYTES] != hashlib.sha256(body).digest():
+        raise ValueError("it is damaged")
+    try:
+        return _unpacked(body)
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"it was not written by this package: {error}") from None
+
+
+def _unpacked(body: memoryview) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    start = 8 + int.from_bytes(body[:8], "little")
+    head: dict[str, Any] = json.loads(bytes(body[8:start]))
+    arrays = {}
+    for name, dtype, shape in head["arrays"]:
+        if not (isinstance(name, str) and DTYPE.fullmatch(dtype)) or name in arrays:
+            raise ValueError(f"{name!r} is not an array of numbers, or comes twice")
+        if len(shape) > MAX_ARRAY_DIMENSIONS:  # before they are multiplied
+            raise ValueError(f"{name!r} has {len(shape)} sides")
+        sides = [validate.whole("side", side, low=0, high=len(body)) for side in shape]
+        size = math.prod(sides) * np.dtype(dtype).itemsize
+        if size > len(body) - start:  # before memory is taken for it
+            raise ValueError("its arrays end too soon")
+        arrays[name] = np.ndarray(sides, dtype, bytearray(body[start : start + size]))
+        start += size
+    if start != len(body) or not isinstance(head["record"], dict):
+        raise ValueError("it has other bytes after its arrays, or no record")
+    return head["record"], arrays
+
+
+def _checksum(data: dict[str, Any], before: str) -> str:
+    # 128 bits: enough against accidents, which is all a checksum is for.
+    text = json.dumps(data, sort_keys=True, allow_nan=False)
+    return hashlib.sha256((before + text).encode()).hexdigest()[:32]

@@ -1,12 +1,13 @@
-"""Numbers as text: bounds rounded in the direction in which they stay valid, sizes, tables."""
+"""Values as text: bounds rounded in the direction in which they stay valid, tables, JSON data."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
-from typing import Any
+from typing import Any, TypeVar
 
 from randquant._internal import validate
 
@@ -151,3 +152,77 @@ def text(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
         ).rstrip()
         for row in table
     ]
+
+
+# Records as JSON data, and back.
+
+T = TypeVar("T")
+
+
+def stored_as(name: str) -> dict[str, str]:
+    """Return the metadata of a dataclass's field that has another name in JSON data.
+
+    Files outlive names: a field that gets a better one is still read from files of earlier
+    versions, and these read it from new files.
+
+    Example:
+        >>> @dataclasses.dataclass
+        ... class Sent:
+        ...     fingerprint: str = dataclasses.field(metadata=stored_as("channel"))
+        >>> to_json(Sent("ab")), from_json(Sent, {"channel": "ab"})
+        ({'channel': 'ab'}, Sent(fingerprint='ab'))
+    """
+    return {"stored": name}
+
+
+def _stored_names(kind: Any) -> dict[str, str]:
+    # A field's name by that in JSON data.
+    return {f.metadata.get("stored", f.name): f.name for f in dataclasses.fields(kind)}
+
+
+def to_json(record: Any) -> Any:
+    """Convert records, dicts, tuples and numbers to plain JSON values.
+
+    Guarantees: infinity becomes the string "inf"; NaN is refused.
+
+    Example:
+        >>> to_json({"epsilon": float("inf")})
+        {'epsilon': 'inf'}
+    """
+    if dataclasses.is_dataclass(record) and not isinstance(record, type):
+        names = _stored_names(record)
+        return {stored: to_json(getattr(record, name)) for stored, name in names.items()}
+    if isinstance(record, Mapping):
+        return {str(key): to_json(value) for key, value in record.items()}
+    if isinstance(record, list | tuple):
+        return [to_json(value) for value in record]
+    record = validate.number(record)
+    if isinstance(record, float):
+        # JSON has neither: other parsers refuse Python's NaN and Infinity.
+        if math.isnan(record):
+            raise ValueError("Expected a number in a record, got NaN.")
+        if math.isinf(record):
+            return "inf" if record > 0 else "-inf"
+    return record
+
+
+def from_json(kind: type[T], data: Any) -> T:
+    """Build a record of dataclass `kind` from parsed JSON.
+
+    Raises:
+        ValueError: a field is missing or unknown.
+    """
+    if not isinstance(data, dict):
+        raise ValueError(f"Expected a JSON object for {kind.__name__}, got {type(data).__name__}.")
+    names = _stored_names(kind)
+    # A field of a later version may change what the others mean: none is ignored.
+    unknown = sorted(data.keys() - names.keys())
+    if unknown:
+        raise ValueError(f"Expected only known fields of {kind.__name__}, got {unknown[0]!r}.")
+    try:
+        return kind(**{
+            names[key]: float(value) if value in ("inf", "-inf") else value
+            for key, value in data.items()
+        })  # fmt: skip
+    except TypeError as error:
+        raise ValueError(f"Expected every field of {kind.__name__}: {error}.") from None

@@ -149,7 +149,7 @@ def _weights() -> np.ndarray:
     return density / density.sum()
 
 
-class UpdateMechanism(Protocol):
+class UpdateMechanism(Releasing, Protocol):
     """A mechanism for whole updates: clients encode payloads, the server decodes their mean.
 
     A mechanism of your own derives from `MechanismDefaults`, which implements everything but the
@@ -250,29 +250,6 @@ class UpdateMechanism(Protocol):
     def payload_bytes(self, dimension: int) -> int:
         """Return the bytes of `encode`'s payload, as a client sends it without secure
         aggregation."""
-        ...
-
-    def release(
-        self, dimension: int, rounds: int, neighboring: Neighboring = "replace_one"
-    ) -> Release | None:
-        """Return the release of `rounds` rounds, for accounting; None if nothing is protected."""
-        ...
-
-    def example_release(
-        self, dimension: int, rounds: int, neighboring: Neighboring, examples: int
-    ) -> Release:
-        """Return the release for neighbours that differ in one example of a client.
-
-        Callers use `privacy.accounting.sampling.run_release`, which refuses what is not derived.
-
-        Args:
-            dimension, rounds, neighboring: as for `release`.
-            examples: fewest examples whose gradients, each clipped to clip_norm, an update is the
-                mean of.
-
-        Raises:
-            ValueError: how far one example moves what is sent is not derived for this mechanism.
-        """
         ...
 
     def payload_dimension(self, payload: bytes) -> int:

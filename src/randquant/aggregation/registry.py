@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from randquant._internal import files, serialization, validate
+from randquant._internal import files, validate
 from randquant.aggregation.channel_mechanisms import ChannelMechanism, VectorMechanism
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.channels.channel import Channel
@@ -260,7 +260,7 @@ def save(mechanism: UpdateMechanism, path: str | Path) -> None:
     """
     wanted = "a mechanism for whole updates, such as VectorMechanism(channel, clip_norm)"
     validate.answers("mechanism", mechanism, wanted, "record", "encode", "release")
-    serialization.write(validate.path("path", path), {"format": FORMAT, **mechanism.record()})
+    files.write(validate.path("path", path), {"format": FORMAT, **mechanism.record()})
 
 
 def load(path: str | Path) -> UpdateMechanism:
@@ -273,7 +273,7 @@ def load(path: str | Path) -> UpdateMechanism:
     """
     text = files.read_text(validate.path("path", path), "a mechanism")
     try:
-        record, _ = serialization.unseal(text.encode())
+        record, _ = files.unseal(text.encode())
         if record.pop("format", None) != FORMAT:
             raise ValueError("it is a file of another format")
         return from_record(record, f"in {path}")

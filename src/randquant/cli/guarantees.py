@@ -15,8 +15,7 @@ from typing import Any, Literal
 
 from randquant._internal import validate
 from randquant._internal.declared import Clients, Data, Privacy, Search
-from randquant._internal.formatting import count, round_up
-from randquant._internal.serialization import to_json
+from randquant._internal.formatting import count, round_up, to_json
 from randquant.aggregation.additive import parties_notes
 from randquant.aggregation.registry import all_mechanisms, update_mechanism
 from randquant.channels.channel import Channel, moments

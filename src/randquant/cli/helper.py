@@ -19,8 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from randquant._internal import formatting, imports
-from randquant._internal.files import flush, opener, sync_folder
-from randquant._internal.serialization import naming
+from randquant._internal.files import flush, naming, opener, sync_folder
 from randquant.cli.options import Command, Output
 from randquant.secure_sums.helper.helper import JOURNAL_NAME, HelperJournal
 

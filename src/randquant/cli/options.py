@@ -29,8 +29,9 @@ from cyclopts.exceptions import RepeatArgumentError, UnusedCliTokensError
 
 from randquant._internal import declared, validate
 from randquant._internal.declared import Data, Files, Mechanism, Privacy, Search
+from randquant._internal.files import write_atomic
+from randquant._internal.formatting import to_json
 from randquant._internal.progress import WaitingBar, reporting
-from randquant._internal.serialization import to_json, write_atomic
 from randquant._internal.validate import nearest
 from randquant.aggregation.registry import all_mechanisms
 from randquant.mechanisms.registry import MechanismRecord, channel_mechanisms, parameter_hint

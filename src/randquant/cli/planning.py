@@ -28,7 +28,7 @@ from randquant.cli.options import (
     written_page,
 )
 from randquant.planning.planner import plan
-from randquant.planning.privacy import Privacy
+from randquant.planning.plans import Privacy
 from randquant.privacy.certificates.coordinate import save_channel
 
 if TYPE_CHECKING:

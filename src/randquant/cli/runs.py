@@ -14,8 +14,8 @@ from typing import Any
 
 from randquant._internal import formatting
 from randquant._internal.declared import Files
-from randquant._internal.formatting import round_up
-from randquant._internal.serialization import to_json, write_atomic
+from randquant._internal.files import write_atomic
+from randquant._internal.formatting import round_up, to_json
 from randquant.cli.options import Command, Output, selected_fields
 from randquant.privacy.guarantee import NEIGHBORINGS, Neighboring
 from randquant.training.config import differing, flat

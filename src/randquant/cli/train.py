@@ -1,4 +1,9 @@
-"""`randquant train`: train the model of a Python file on its clients' data, with a report."""
+"""Commands on clients' data.
+
+`randquant train`: train the model of a Python file on its clients' data, with a report.
+
+`randquant statistics`: counts, means, quantiles and survival curves, with one guarantee.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +34,11 @@ from randquant.cli.options import (
     Output,
     mechanism_options,
     written_certificate,
+    written_page,
 )
 from randquant.local_training.local import Local
 from randquant.mechanisms.registry import notes_on
-from randquant.planning.privacy import Privacy
+from randquant.planning.plans import Privacy
 from randquant.privacy.accounting.accountant import other_relation_lines
 from randquant.privacy.certificates.coordinate import Certificate, certify
 from randquant.privacy.guarantee import MODEL_TERMS
@@ -47,7 +53,7 @@ from randquant.training.config import (
 )
 
 if TYPE_CHECKING:
-    from randquant.training.records import RunRecord, RunSummary
+    from randquant.training.run_store import RunRecord, RunSummary
 
 VALUES: dict[str, type] = {"local": Local, "server": Server, "privacy": Privacy}
 """The values that group settings of `randquant.train`; each field with a help text is an option."""
@@ -59,7 +65,7 @@ DEFINABLE_NAMES = (*FACTORY_NAMES, "population", "loss", "mechanism", *VALUES)
 """Arguments of `randquant.train` that a file may define: those that no option can express."""
 
 
-def run(
+def run_train(
     options: Mapping[str, Any],
     file: Data[str],
     /,
@@ -453,11 +459,66 @@ def _baseline(folder: Path) -> RunSummary | None:
     return baseline.read().summary if baseline.exists() else None
 
 
+def run_statistics(
+    *,
+    data: Data[str],
+    queries: Data[str],
+    epsilon: float,
+    delta: declared.Privacy[float] = 1e-6,
+    trust: declared.Privacy[Literal["central", "aggregate", "local"]] = "central",
+    unit: declared.Privacy[Literal["client", "example"]] = "client",
+    noise: declared.Privacy[Literal["clients", "helper", "parties"]] = "clients",
+    by_client: Clients[str | None] = None,
+    seed: declared.Privacy[int | None] = None,
+    output: str | None = None,
+    certificate: str | None = None,
+) -> Output:
+    """Ask all queries of a file at once.
+
+    Args:
+        data: records in a file: CSV, an empty cell is a missing value; or JSON lines, if its name
+            ends in .jsonl or .ndjson. Ids and categories are texts, as they are written.
+        queries: a TOML file with a table for each: its kind, its fields and, if it shall be more
+            accurate than others, its weight.
+        delta: probability with which epsilon may fail.
+        trust: central, you may see this file; aggregate or local, simulate the errors of a table
+            whose clients share the noise, or each add all of it.
+        unit: what is protected, a client or one example (record) of a client.
+        noise: with aggregate trust, who adds the noise: the clients together, the helper of a
+            secure sum, or the parties that open it: helper and server, each as much.
+        by_client: the column by which records belong to the same client; by default each record is
+            a client.
+        seed: seed of a simulation, which protects nobody.
+    """
+    # Imported here, so that `randquant statistics --help` does not wait for these imports.
+    from randquant.reports import answers
+    from randquant.rounds.statement import certificate_file
+    from randquant.statistics.table import by_client as grouped_by
+    from randquant.statistics.table import read_queries, read_records, statistics
+
+    records = read_records(data)
+    parsed, weights = read_queries(queries)
+    table = statistics(
+        records if by_client is None else grouped_by(records, by_client),
+        epsilon, delta, queries=parsed, weights=weights, trust=trust, unit=unit, noise=noise,
+        seed=seed,
+    )  # fmt: skip
+    # First: it may be refused, and then no answer may be left behind, whose epsilon nobody counts.
+    certified = written_certificate(certificate, lambda: certificate_file(table))
+    written = written_page(output, lambda: answers.page(table)) + certified
+    result = {**answers.as_json(table), "output": output}
+    return Output(result, [*str(table).splitlines(), *written])
+
+
 COMMANDS = {
     "train": Command(
-        run,
+        run_train,
         example="randquant train examples/digits.py --epsilon 8",
         settings=training_options,
         bar=False,
+    ),
+    "statistics": Command(
+        run_statistics,
+        example="randquant statistics --data patients.csv --queries queries.toml --epsilon 1",
     ),
 }

@@ -19,12 +19,12 @@ import numpy as np
 
 from randquant._internal import files, validate
 from randquant._internal.files import make_folder
+from randquant._internal.formatting import to_json
 from randquant._internal.imports import needed
-from randquant._internal.serialization import to_json
 from randquant.aggregation.layout import Arrays, Layout, check_precision
 from randquant.aggregation.registry import from_record
 from randquant.channels.encoding import floats
-from randquant.planning.privacy import Privacy
+from randquant.planning.plans import Privacy
 from randquant.privacy.guarantee import Neighboring
 from randquant.rounds.accountant import SO_FAR, RunAccountant
 from randquant.rounds.limits import ClientLimits
@@ -35,7 +35,7 @@ from randquant.rounds.protocol import SESSION_BYTES, UPLOAD, NoAnswer, RoundMess
 from randquant.rounds.run import RoundsFailed, ServerRun, Target, UntunedSteps, default_delta
 from randquant.rounds.store import ServerStore
 from randquant.rounds.sums import Log, PlainSum, RoundSum, WithHelper
-from randquant.secure_sums.secagg.terms import ProtocolError
+from randquant.secure_sums.terms import ProtocolError
 
 with needed("NVFlare", "nvflare"):
     from nvflare.apis.controller_spec import ClientTask, Task

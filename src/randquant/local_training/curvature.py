@@ -48,6 +48,7 @@ def small_step(square: Tensor, weights: Tensor) -> Tensor:
         >>> small_step(torch.tensor(4.0), torch.tensor(100.0))
         tensor(0.0050)
     """
+    # A gradient that counts as zero moves next to nothing: 1 only keeps the division finite.
     shortest = torch.where(square > MIN_SQUARED_NORM, square, 1.0)
     return (PROBE_STEP_LENGTH * torch.sqrt(weights.clamp_min(1) / shortest)).float()
 
@@ -70,10 +71,12 @@ def step_length(square: Tensor, curvature: Tensor, loss: Tensor) -> Tensor:
         >>> step_length(torch.tensor(4.0), torch.tensor(8.0), torch.tensor(3.0))
         tensor(0.4998)
     """
+    # In float64: DAMPING times the smallest square that counts is a denormal of float32.
     exact, high = square.double(), loss.double()
     # A curvature beyond float32 gives a step of zero.
     bounded = torch.where(curvature.isnan(), math.inf, curvature.double()).clamp_min(0)
     length = exact / (bounded + DAMPING * exact)
+    # A loss of the user's own may be negative: then no parabola that ends at zero bounds the step.
     length = torch.where(high > 0, torch.minimum(length, 2 * high / exact), length)
     return torch.where(exact > MIN_SQUARED_NORM, length, 0.0).float()
 
@@ -264,5 +267,6 @@ def local_steps(
 
 
 def _first_loss(slope: Gradients, loss: Loss) -> FirstLoss:
+    # Outputs of shape (n,) have one score an example, which the 1 behind the shape stands in for.
     value, guess = float(slope.loss), uniform_loss(loss, [*slope.output.shape, 1][1])
     return FirstLoss(value, 1.0 if guess is None else value / guess)

@@ -27,7 +27,7 @@ from randquant.local_training.models import (
     seeded,
     tensors,
 )
-from randquant.statistics.records import read_columns
+from randquant.statistics.table import read_columns
 
 TARGET_COLUMN_NAMES = ("label", "labels", "target", "targets", "y")
 """Column names that mean the targets."""

@@ -139,6 +139,7 @@ def _first_batch(clients: ClientSet) -> tuple[Features, Tensor]:
         # Read twice: a run that is resumed must see the same examples.
         batch, again = (clients.take(0, places) for _ in range(2))
         parts = ([*tensors(features), targets] for features, targets in (batch, again))
+        # Equal and not close: an example that differs in the last digit makes another update.
         if not all(torch.equal(*pair) for pair in zip(*parts, strict=True)):
             raise ValueError(
                 "Expected an example that is the same each time it is read, up to torch's, NumPy's "
@@ -210,6 +211,8 @@ def _check_gradient(loss: Tensor, model: nn.Module) -> None:
 
 def work_mode(model: nn.Module, still: Sequence[str]) -> None:
     """Set a model to training mode, except for the layers in `still`, which keep statistics."""
+    # All of it first: a layer that a user had set to evaluation mode would otherwise train without
+    # its dropout.
     model.train()
     for name in still:
         model.get_submodule(name).training = False
@@ -219,6 +222,8 @@ def class_number(output: Tensor, targets: Tensor) -> int | None:
     """Return C for outputs (n, C, …) with integer targets (n, …); None for other tasks."""
     if targets.is_floating_point() or output.ndim < 2 or output.shape[1] < 2:
         return None
+    # Scores are in the second dimension, as torch's cross entropy takes them, also for each pixel
+    # of an image.
     return output.shape[1] if output.shape[:1] + output.shape[2:] == targets.shape else None
 
 

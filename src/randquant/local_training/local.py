@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from randquant._internal import declared, validate
 from randquant._internal.declared import Clients, Count, Data
-from randquant._internal.serialization import from_json
+from randquant._internal.formatting import from_json
 from randquant.statistics.query import bounds
 
 
@@ -243,6 +243,8 @@ class Local:
         for name in ("parts", "frozen"):
             patterns: Any = getattr(self, name)
             if patterns is not None:
+                # One pattern may come without a list: its letters would each be a pattern
+                # otherwise.
                 several = (patterns,) if isinstance(patterns, str) else tuple(patterns)
                 object.__setattr__(self, name, several)
         declared.checked(self)

@@ -115,6 +115,7 @@ class Problem:
 
     def starting_at(self, weights: np.ndarray) -> Problem:
         """Return the problem with other initial weights (d,) float32 of the trained parameters."""
+        # A copy: nothing in a problem changes, and others may hold this one.
         model, sizes = copied(self.model), [math.prod(shape) for shape in self.shapes]
         parameters = dict(model.named_parameters())
         with torch.no_grad():
@@ -142,6 +143,8 @@ class Problem:
         digest.update(without_addresses(self.model).encode())
         for name, tensor in self.model.state_dict().items():
             digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+            # As bytes: weights that print alike may differ, and a run goes on from the same bits
+            # only.
             digest.update(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy())
         return digest.hexdigest()
 
@@ -301,6 +304,7 @@ def select_parts(
     chosen = []
     for name, parameter in model.named_parameters():
         tied = aliases[id(parameter)]
+        # What is frozen wins over what is selected: a parameter that matches both stays as it is.
         if not parameter.requires_grad or any(validate.matches(each, unwanted) for each in tied):
             continue
         if parts is not None and not any(validate.matches(each, wanted) for each in tied):
@@ -483,6 +487,8 @@ class BatchReader:
         """Read clients whose turn it is, and forget those that this thread has read before."""
         if self._problem.clients.known:
             return
+        # A thread holds one group's data at a time: clients behind a function may be more than fit
+        # in memory.
         self._threads.opened = {}
         for client in clients:
             with self._reading:
@@ -617,6 +623,7 @@ class _JoinedTable:
             places: of the examples of each.
             out: tensors to write to; None for new ones.
         """
+        # A client's rows follow each other in the table, from its start on.
         index = places + self._starts[np.array(clients)][:, None]
         where = torch.from_numpy(index.reshape(-1)).to(self.device)
         if out is None:

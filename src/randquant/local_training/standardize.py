@@ -23,9 +23,8 @@ from randquant.local_training.models import described
 from randquant.local_training.problem import Problem
 from randquant.privacy.guarantee import Trust, Unit
 from randquant.statistics.moments import Mean
-from randquant.statistics.records import one_of_each
 from randquant.statistics.surveys import Survey, survey
-from randquant.statistics.table import noisy_answers
+from randquant.statistics.table import noisy_answers, one_of_each
 
 PRIOR_MEAN_ERROR = 1 / 3
 """Deviation of means from the middle of their bounds, in halves of the bounds' distance, that is

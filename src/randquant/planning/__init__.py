@@ -30,12 +30,12 @@ if TYPE_CHECKING:
         Limit,
         Need,
         Plan,
+        Privacy,
         built,
         code,
         gaussian_multiplier,
         judge,
     )
-    from randquant.planning.privacy import Privacy
 
 __all__ = [
     "TunedUpdate",

@@ -204,6 +204,8 @@ class _Search:
         # The error falls with less privacy: if the bad end is worse, nothing here improves.
         if self.best is not None and self.error(bad) >= self.error(self.best):
             return
+        # Where the bad end has no channel, the edge is that of what can be built: a thousandth of
+        # the way is near enough.
         for _ in range(steps if self.at(bad) else 10):
             middle = {**good, axis: (good[axis] + bad[axis]) / 2}
             good, bad = (middle, bad) if self.private(middle) else (good, middle)
@@ -266,6 +268,7 @@ def _from_signature(record: MechanismRecord) -> CoordinateFamily:
     sized = "levels" in accepted or "trials" in accepted
     if not sized or len(free) > 2 or (not free and "epsilon" not in accepted):
         raise Unreachable(f"not calibrated: give it {', '.join(accepted)} with --channel")
+    # Two parameters are tried in all pairs, so each has half the points.
     decades = np.geomspace(1e-6, 1e6, 37 if len(free) < 2 else 19)
     near_one = 1 - 10.0 ** -np.arange(2, 7)
     grid = np.unique([*decades, *np.linspace(0.05, 0.95, 10), *near_one])
@@ -313,6 +316,7 @@ def tradeoffs(
 
 
 def _curve(clip: float, levels: int, name: str) -> list[tuple[float, float]]:
+    # For all targets: a channel is built and certified once, whatever epsilon it is compared at.
     memory: dict[str, Any] = {}
     points = []
     for done, epsilon in enumerate(CURVE_EPSILONS):

@@ -35,12 +35,13 @@ from randquant.planning.plans import (
     Limit,
     Need,
     Plan,
+    Privacy,
     coarse,
     gaussian_multiplier,
     judge,
+    refuse_spent,
     warning,
 )
-from randquant.planning.privacy import Privacy, refuse_spent
 from randquant.privacy.accounting.sampling import HiddenCohorts
 
 # How many coordinates to send: the fewest whose error is near that of sending all.
@@ -80,6 +81,7 @@ def parts(
         part = calibrated(name, need.sending(count))
         if part.noise is None:
             continue
+        # With fewer coordinates the error grows: the rest is not tried.
         if part.noise.deviation > MAX_ERROR_RATIO * least:
             return
         yield part
@@ -181,6 +183,7 @@ def plan(
             parts = _parts(need, best, chosen, lambda n, part: _entry(n, part, multiplier))
         report("", len(chosen), len(chosen))
     entries.sort(key=_rank)
+    # The verdict is on what is recommended, and so on as many coordinates as that sends.
     judged_need = need
     if best is not None:
         best = smallest_upload(best, parts)
@@ -225,6 +228,8 @@ def _recommended(need: Need, entries: Sequence[Candidate]) -> Candidate | None:
         if e.noise and not e.baseline and known[e.mechanism].helper_noise == helped
     ]
     least = min((error for error, _ in deployable), default=0.0)
+    # Among errors within `tolerated` the fewest bytes decide, and of equal bytes the least
+    # error.
     alike = [(e.bytes_up, error, e) for error, e in deployable if error <= least * need.tolerated]
     return min(alike, key=lambda each: each[:2], default=(0, 0.0, None))[2]
 
@@ -300,10 +305,13 @@ def _entry(name: str, need: Need, multiplier: float) -> Candidate:
     try:
         tuned = tune_update(
             name, setting, need.epsilon, need.delta,
+            # A hidden client's release is that of the whole run, since nobody sees which rounds
+            # were its own.
             need.participations if need.cohorts is None else need.rounds,
             deviation=gaussian, cohorts=need.cohorts,
         )  # fmt: skip
     except (OutOfReach, ValueError) as error:
+        # A row with a reason and not an error: other mechanisms may meet the target.
         return Candidate(name, {}, baseline=baseline, remark=str(error))
     calibration = tuned.calibration
     mechanism = calibration.mechanism

@@ -98,7 +98,8 @@ def report(value: Any, path: str | Path, *, uncovered: bool = False) -> Path:
 
 def write_page(path: Path, text: str, facts: Any = None) -> Path:
     """Write a page, and its facts next to it as JSON unless they are None; return its path."""
-    from randquant._internal.serialization import to_json, write_atomic
+    from randquant._internal.files import write_atomic
+    from randquant._internal.formatting import to_json
 
     if facts is not None:
         text_of_facts = json.dumps(to_json(facts), indent=1, ensure_ascii=False) + "\n"

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from randquant._internal import formatting
-from randquant._internal.formatting import count, minus, round_up
-from randquant._internal.serialization import to_json
+from randquant._internal.formatting import count, minus, round_up, to_json
 from randquant.aggregation.mechanism import describe_influence
 from randquant.mechanisms.registry import channel_mechanisms, notes_on
 from randquant.planning.plans import Candidate, DecodedError, Need, Plan, code, other_guarantee

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from randquant._internal import formatting
-from randquant._internal.formatting import minus
+from randquant._internal.formatting import minus, to_json
 from randquant._internal.imports import __version__
-from randquant._internal.serialization import to_json
 from randquant.aggregation.additive import parties_notes
 from randquant.aggregation.mechanism import describe_influence
 from randquant.channels.channel import Channel
@@ -34,8 +33,16 @@ from randquant.training.config import (
     setting_value,
 )
 from randquant.training.federated import Run
-from randquant.training.records import RoundMetrics, RunRecord, RunSummary
-from randquant.training.run_store import BASELINE, REPORT, RunStore, Status, read_finished
+from randquant.training.run_store import (
+    BASELINE,
+    REPORT,
+    RoundMetrics,
+    RunRecord,
+    RunStore,
+    RunSummary,
+    Status,
+    read_finished,
+)
 from randquant.training.run_store import notes_on_runs as notes
 from randquant.training.setup import stored_mechanism
 

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
         upload_format,
     )
     from randquant.rounds.run import RoundsFailed, ServerRun, Target, UntunedSteps
-    from randquant.rounds.statement import ReleaseTerms, Statement, certificate_file
+    from randquant.rounds.statement import RELEASE_KINDS, ReleaseTerms, Statement, certificate_file
     from randquant.rounds.store import History, RoundRow, ServerStore, StoredRounds
     from randquant.rounds.sums import AmongClients, Intake, PlainSum, SecureSum, WithHelper
 

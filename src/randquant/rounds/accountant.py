@@ -20,11 +20,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from randquant._internal import files, serialization, validate
+from randquant._internal import files, validate
 from randquant._internal.files import Database
 from randquant._internal.formatting import round_up
 from randquant.privacy.guarantee import NEIGHBORINGS, Guarantee, Neighboring, Trust
-from randquant.secure_sums.secagg.terms import ProtocolError
+from randquant.secure_sums.terms import ProtocolError
 
 if TYPE_CHECKING:  # most messages only load and save an account: their processes start faster
     from randquant.privacy.accounting.release_protocol import Release
@@ -595,7 +595,7 @@ class AnswerLedger:
         if account is None:
             account = self._accountant.state_dict()
         record = {"written": self._written, "account": account}
-        content = serialization.seal(record, _digest(self._taken))
+        content = files.seal(record, _digest(self._taken))
         if self._connection is None:
             steps = [step.hex() for step in sorted(self._taken)]
             self._state[ACCOUNT_RECORD] = {
@@ -669,7 +669,7 @@ class AnswerLedger:
             raise ValueError(
                 f"one of its {len(steps)} steps comes twice, or is not {STEP_BYTES} bytes"
             )
-        record, _ = serialization.unseal(content, _digest(distinct))
+        record, _ = files.unseal(content, _digest(distinct))
         self._written = validate.whole("written", record["written"], low=1)
         self._unread, self._taken, self._new = record["account"], distinct, []
 

@@ -32,8 +32,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from randquant._internal import validate
-from randquant._internal.files import make_folder
-from randquant._internal.serialization import write_atomic
+from randquant._internal.files import make_folder, write_atomic
 from randquant.channels.keys import Key
 from randquant.mechanisms.noise import DiscreteGaussian
 from randquant.rounds.accountant import THIS_CLIENT, RoundEvent, RunAccountant
@@ -42,7 +41,7 @@ from randquant.rounds.offer import Offer
 from randquant.rounds.protocol import logged
 from randquant.secure_sums.helper.helper import Affords, Check, Helper, HelperLimits
 from randquant.secure_sums.helper.message import JOINT_SEED_MAGIC, HelperKey, HelperTerms
-from randquant.secure_sums.secagg.terms import ProtocolError
+from randquant.secure_sums.terms import ProtocolError
 
 SERVICE = "randquant.Helper"
 KEY_METHOD_PATH, ANSWER_METHOD_PATH = f"/{SERVICE}/Key", f"/{SERVICE}/Answer"

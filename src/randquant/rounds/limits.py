@@ -26,7 +26,7 @@ from randquant.privacy.guarantee import NEIGHBORINGS, Neighboring, Trust
 from randquant.rounds.accountant import THIS_CLIENT, DamagedFile, RoundEvent, RunAccountant, State
 from randquant.rounds.protocol import read_terms, terms_text
 from randquant.secure_sums.secagg.client import Client
-from randquant.secure_sums.secagg.terms import (
+from randquant.secure_sums.terms import (
     DEFAULT_THRESHOLD_SHARE,
     ProtocolError,
     Terms,

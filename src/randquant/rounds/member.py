@@ -30,7 +30,7 @@ from randquant.rounds.accountant import (
 from randquant.rounds.limits import ClientLimits, Membership, identity, peers_note
 from randquant.rounds.protocol import RoundMessage, logged
 from randquant.secure_sums.secagg.client import Client
-from randquant.secure_sums.secagg.terms import HASH_BYTES, PART_BYTES, ProtocolError
+from randquant.secure_sums.terms import HASH_BYTES, PART_BYTES, ProtocolError
 
 if TYPE_CHECKING:
     from randquant.aggregation.layout import Arrays, Layout

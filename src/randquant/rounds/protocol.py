@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from randquant.channels import wire
 from randquant.channels.wire import Format
-from randquant.secure_sums.secagg.terms import (
+from randquant.secure_sums.terms import (
     MAX_CLIENTS,
     MAX_NEIGHBOURS,
     MAX_PROOF_BYTES,

@@ -11,13 +11,12 @@ import numpy as np
 
 from randquant._internal import validate
 from randquant._internal.progress import waiting
-from randquant.aggregation.auxiliary_numbers import AuxiliaryNumbers
+from randquant.aggregation.clipping import AuxiliaryNumbers
 from randquant.aggregation.layout import Arrays, Buffers, Layout
 from randquant.aggregation.mechanism import UpdateMechanism, describe_influence
 from randquant.aggregation.registry import update_mechanism
 from randquant.planning.planner import choose
-from randquant.planning.plans import Need
-from randquant.planning.privacy import CLIP_NORM, Privacy, refuse_spent
+from randquant.planning.plans import CLIP_NORM, Need, Privacy, refuse_spent
 from randquant.privacy.accounting.release_protocol import check_examples
 from randquant.rounds.accountant import RoundEvent, RunAccountant
 from randquant.rounds.offer import Offer

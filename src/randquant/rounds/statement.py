@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from randquant._internal import validate
+from randquant._internal.files import write_atomic
 from randquant._internal.imports import __version__
-from randquant._internal.serialization import write_atomic
 from randquant.channels.channel import Channel
 from randquant.mechanisms.noise import Binomial, DiscreteGaussian, DiscreteLaplace, Skellam
 from randquant.planning.plans import Plan
@@ -31,6 +31,12 @@ from randquant.statistics.surveys import Survey
 from randquant.statistics.table import Table
 
 FORMAT = "randquant certificate, version 1"
+
+RELEASE_KINDS = (
+    "codes", "integer noise", "party noise", "gaussian noise", "table", "party table", "spent",
+)  # fmt: skip
+"""Kinds of releases that the format has. A mechanism's `certified` names its kind; `spent` is a
+guarantee of what was released before."""
 
 LARGEST_TABLE = 4096
 """Most weights of a channel in a file: 80 kB. With twice as many, files of several offers would
@@ -268,7 +274,10 @@ def _release_fields(terms: ReleaseTerms | Guarantee) -> Fields:
         return _plain({"kind": "spent", **once, **_about(terms)})
     cohort, rounds = terms.mechanism.cohort, int(terms.rounds)
     use = {"rounds": rounds, "cohort": cohort, "examples": terms.examples, **_hidden_fields(terms)}
-    return _plain({**use, **terms.mechanism.certified(int(terms.dimension))})
+    certified = terms.mechanism.certified(int(terms.dimension))
+    # A mechanism of a user's own may invent a kind: better no file than one that nobody can check.
+    validate.choice("kind of a release", certified.get("kind"), RELEASE_KINDS)
+    return _plain({**use, **certified})
 
 
 def _hidden_fields(terms: ReleaseTerms) -> Fields:

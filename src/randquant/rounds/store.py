@@ -17,9 +17,16 @@ from typing import Any
 
 import numpy as np
 
-from randquant._internal import formatting, serialization, validate
-from randquant._internal.files import Database, exists, make_folder
-from randquant._internal.serialization import CHECKSUM, from_json, pack_arrays, unpack_arrays
+from randquant._internal import files, formatting, validate
+from randquant._internal.files import (
+    CHECKSUM,
+    Database,
+    exists,
+    make_folder,
+    pack_arrays,
+    unpack_arrays,
+)
+from randquant._internal.formatting import from_json
 from randquant.privacy.guarantee import Guarantee
 
 Measured = Mapping[int, Mapping[str, Any]]
@@ -227,7 +234,7 @@ class Contents:
         if content is None:
             raise ValueError(f"Expected {what} in {path}, found none: no record {name!r}. {advice}")
         try:
-            return serialization.unseal(content, before)
+            return files.unseal(content, before)
         except ValueError as error:
             raise ValueError(
                 f"Expected {what} in {path} as it was written, but: {error}. {advice}"
@@ -254,7 +261,7 @@ class Contents:
         last, rows = first, "SELECT round, content FROM rounds ORDER BY round"
         for place, (number, content) in enumerate(self.database.execute(rows), 1):
             try:
-                record, last = serialization.unseal(content, last)
+                record, last = files.unseal(content, last)
                 if number != place:
                     raise ValueError(f"it is round {number}")
             except (TypeError, ValueError) as error:
@@ -333,7 +340,7 @@ class Contents:
 
 
 def _sealed(record: Any, before: str) -> tuple[str, str]:
-    data = serialization.seal(record, before)
+    data = files.seal(record, before)
     return json.dumps(data, allow_nan=False), data[CHECKSUM]
 
 

@@ -34,7 +34,7 @@ from randquant.secure_sums.helper.message import (
 )
 from randquant.secure_sums.helper.request import MAX_OFFER_BYTES
 from randquant.secure_sums.secagg.server import SumServer
-from randquant.secure_sums.secagg.terms import (
+from randquant.secure_sums.terms import (
     DEFAULT_THRESHOLD_SHARE,
     Draw,
     Losses,

@@ -5,6 +5,17 @@ from typing import TYPE_CHECKING
 from randquant._internal.imports import lazily
 
 if TYPE_CHECKING:
+    from randquant.secure_sums.helper.circuits import (
+        Count,
+        Field64,
+        Field128,
+        Histogram,
+        MultihotCountVec,
+        Sum,
+        SumVec,
+        XofTurboShake128,
+        chunk_length,
+    )
     from randquant.secure_sums.helper.collector import HelperSum
     from randquant.secure_sums.helper.helper import Helper, HelperJournal, HelperLimits
     from randquant.secure_sums.helper.message import (
@@ -18,6 +29,21 @@ if TYPE_CHECKING:
         masked_message,
         read_message,
         sign_commitment,
+    )
+    from randquant.secure_sums.helper.prio3 import (
+        Flp,
+        LeaderShare,
+        Prio3,
+        decode_agg_share,
+        decode_input_share,
+        decode_public_share,
+        decode_verifier_message,
+        decode_verifier_share,
+        encode_agg_share,
+        encode_input_share,
+        encode_public_share,
+        encode_verifier_message,
+        encode_verifier_share,
     )
     from randquant.secure_sums.helper.proven import (
         message_bytes,
@@ -57,7 +83,7 @@ if TYPE_CHECKING:
         unseal,
     )
     from randquant.secure_sums.secagg.server import SumServer
-    from randquant.secure_sums.secagg.terms import (
+    from randquant.secure_sums.terms import (
         HASH_BYTES,
         MAX_CLIENTS,
         MAX_NEIGHBOURS,
@@ -65,34 +91,10 @@ if TYPE_CHECKING:
         Losses,
         ProtocolError,
         Terms,
+        add_masks,
         check_directory,
         check_identity,
-    )
-    from randquant.secure_sums.vdaf.circuits import (
-        Count,
-        Field64,
-        Field128,
-        Histogram,
-        MultihotCountVec,
-        Sum,
-        SumVec,
-        XofTurboShake128,
-        chunk_length,
-    )
-    from randquant.secure_sums.vdaf.prio3 import (
-        Flp,
-        LeaderShare,
-        Prio3,
-        decode_agg_share,
-        decode_input_share,
-        decode_public_share,
-        decode_verifier_message,
-        decode_verifier_share,
-        encode_agg_share,
-        encode_input_share,
-        encode_public_share,
-        encode_verifier_message,
-        encode_verifier_share,
+        mask_dtype,
     )
 
 lazily(__name__)

@@ -22,15 +22,17 @@ if TYPE_CHECKING:
         proportion,
         ratio,
     )
-    from randquant.statistics.records import (
+    from randquant.statistics.surveys import KINDS, MAX_VECTOR_VALUE, Survey, survey
+    from randquant.statistics.table import (
+        SurveyMechanism,
+        Table,
         by_client,
         one_of_each,
         read_frames,
         read_queries,
         read_records,
+        statistics,
     )
-    from randquant.statistics.surveys import KINDS, MAX_VECTOR_VALUE, Survey, survey
-    from randquant.statistics.table import SurveyMechanism, Table, statistics
 
 __all__ = [
     "Answer",

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 
 from randquant._internal import validate
-from randquant._internal.serialization import to_json
+from randquant._internal.formatting import to_json
 from randquant.aggregation.additive import describe_parties
 from randquant.channels.keys import Key
 from randquant.mechanisms.noise import (

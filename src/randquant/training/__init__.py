@@ -35,10 +35,13 @@ if TYPE_CHECKING:
     from randquant.training.execution import create as create_run
     from randquant.training.execution import execute as train_run
     from randquant.training.federated import Run, train
-    from randquant.training.records import RoundMetrics, RunRecord, RunSummary, SentRounds
     from randquant.training.run_store import (
+        RoundMetrics,
+        RunRecord,
         RunStore,
+        RunSummary,
         Secret,
+        SentRounds,
         StoredRun,
         is_run,
         notes_on_runs,

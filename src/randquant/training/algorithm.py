@@ -28,8 +28,8 @@ import torch
 from torch import nn
 
 from randquant._internal import validate
-from randquant._internal.serialization import pack_arrays, unpack_arrays
-from randquant.aggregation.auxiliary_numbers import EXAMPLES
+from randquant._internal.files import pack_arrays, unpack_arrays
+from randquant.aggregation.clipping import EXAMPLES
 from randquant.aggregation.mechanism import CoordinateError, UpdateMechanism
 from randquant.channels.keys import Key
 from randquant.local_training.client import Learner
@@ -37,7 +37,7 @@ from randquant.local_training.data import error_context
 from randquant.local_training.group_steps import KNOWN_ATTENTION
 from randquant.privacy.accounting.sampling import HiddenCohorts
 from randquant.rounds.offer import UpdatePreparation
-from randquant.training.records import RoundCost
+from randquant.training.run_store import RoundCost
 
 MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 """From the trained parameters to an optimiser of them."""

@@ -17,8 +17,8 @@ from msgspec import Meta
 
 from randquant._internal import declared, formatting, validate
 from randquant._internal.declared import Clients, Count, Files, Mechanism
-from randquant._internal.serialization import from_json, to_json
-from randquant.aggregation.auxiliary_numbers import AuxiliaryNumbers
+from randquant._internal.formatting import from_json, to_json
+from randquant.aggregation.clipping import AuxiliaryNumbers
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.registry import (
     all_mechanisms,
@@ -27,7 +27,7 @@ from randquant.aggregation.registry import (
     update_mechanism,
 )
 from randquant.local_training.local import Local
-from randquant.planning.privacy import Privacy
+from randquant.planning.plans import Privacy
 from randquant.privacy.accounting.sampling import HiddenCohorts
 from randquant.privacy.guarantee import NEIGHBORINGS, Trust
 
@@ -78,8 +78,12 @@ class Server:
         if not isinstance(self.optimizer, str):
             self._check_function()
         elif self.optimizer == AUTO and (self.options or self.learning_rate is not None):
+            # A rate and options are those of an optimiser of torch: the steps that need none take
+            # neither.
             object.__setattr__(self, "optimizer", "SGD")
         if isinstance(self.optimizer, str) and self.optimizer != AUTO:
+            # Written out: a run that names the default and one that leaves it out have the same
+            # digest.
             object.__setattr__(self, "learning_rate", self.learning_rate or 1.0)
         for name in ("lr", "params"):
             if name in self.options:
@@ -217,6 +221,8 @@ class TrainConfig:
         ):  # None means the same: one form of it keeps equal runs equal
             object.__setattr__(self, "stop_at_epsilon", None)
         declared.checked(self)
+        # Now, and not where it is used: files and digests state what was done, even if a later
+        # version has other defaults.
         object.__setattr__(self, "local", self.local.complete(self.privacy.unit))
 
     def changed(self, **settings: Any) -> TrainConfig:
@@ -273,6 +279,7 @@ class TrainConfig:
             >>> TrainConfig(Task(200), "rqm", cohort=40, trust="model").hidden_cohorts.draw
             'fixed'
         """
+        # Under any other trust the adversary sees who takes part: nothing is hidden from it.
         if self.trust != "model":
             return None
         return HiddenCohorts(self.privacy.sampling, self.task.population, self.cohort, self.rounds)
@@ -370,6 +377,38 @@ def differing(configs: Sequence[TrainConfig]) -> list[str]:
     return sorted(differ, key=lambda name: name != "mechanism")
 
 
+CHANGEABLE_SETTINGS = (
+    "rounds", "delta", "neighboring", "stop_at_epsilon", "checkpoint_every", "evaluate_every",
+)  # fmt: skip
+"""Settings that may change when a run is resumed: when it ends, and what is printed and stored.
+`Schedule.check` refuses values that the guarantee does not cover."""
+
+LATER_SETTINGS = {"noise": "clients"}
+"""Settings that version 0.1.0 did not have, with the value that means what it did: they are in a
+run's digest only with another value, so that its runs can be read. A new field of a setting's class
+(`Privacy`, `Local`, ...) belongs here."""
+
+
+def digest(config: TrainConfig) -> str:
+    """Return the SHA-256 of the settings that must not change during a run, in hexadecimal.
+
+    The guarantee covers every round, so all rounds must use one configuration.
+    """
+    fields = to_json({name: setting_value(config, name) for name in NAMES})
+    # With a cap, `sample_capped` draws cohorts that depend on the number of rounds.
+    fixed = () if config.privacy.max_participations is None else ("rounds",)
+    # The query for statistics has spent a share of both, see `standardization_query`.
+    if config.local.standardize is not None:
+        fixed += ("delta", "stop_at_epsilon")
+    for name in set(CHANGEABLE_SETTINGS) - set(fixed):
+        del fields[name]
+    for name, usual in LATER_SETTINGS.items():
+        if fields[name] == usual:
+            del fields[name]
+    # Sorted, so that a version whose classes declare their settings in another order reads the run.
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
+
+
 def check_config(config: TrainConfig) -> None:
     """Refuse a configuration with settings that do not go together.
 
@@ -421,6 +460,8 @@ def _check_numbers(config: TrainConfig) -> None:
             "and its update are clipped in L2, and sent, as one vector."
         )
     for number in privacy.read_numbers:
+        # Clients of this simulation compute these three: any other would be missing in the first
+        # round.
         validate.choice("a number of numbers", number.name, NUMBER_NAMES)
 
 
@@ -484,6 +525,8 @@ def configured_mechanism(config: TrainConfig) -> UpdateMechanism:
                 "Expected the mechanism object of the run, got None: no file holds it; pass it "
                 "again as mechanism=."
             )
+        # Certified again: a checksum shows damage, not somebody who changed the channel and the
+        # checksum.
         return from_record(config.parameters, "in a run's configuration")
     hidden = config.hidden_cohorts
     return update_mechanism(
@@ -541,6 +584,8 @@ def mechanism_record(mechanism: UpdateMechanism) -> dict[str, Any]:
     """
     try:
         return to_json(mechanism.record())
+    # A class of the user's own, which no file can build again: `mechanism_fingerprint` takes its
+    # costs.
     except TypeError:
         return {}
 
@@ -558,6 +603,8 @@ def mechanism_fingerprint(config: TrainConfig, mechanism: UpdateMechanism, dimen
         return channel_text
     kind = type(mechanism)
     record = mechanism_record(mechanism)
+    # By the module of version 0.1.0: a class that has moved since is still the mechanism that the
+    # run began with.
     facts: list[Any] = [recorded_module(kind), kind.__qualname__, channel_text, record]
     if not record:
         facts.append(_costs(mechanism, dimension))
@@ -573,5 +620,6 @@ def _costs(mechanism: UpdateMechanism, dimension: int) -> list[Any]:
             release = mechanism.release(dimension, 1, neighboring)
         except (TypeError, ValueError):
             release = None  # it does not protect these neighbours
+        # In this order and at these orders always: two lists are compared by their digest alone.
         costs += [None if release is None else release.renyi(order) for order in STATED_ORDERS]
     return costs

@@ -28,7 +28,7 @@ import torch
 
 from randquant._internal import files
 from randquant._internal.files import make_folder
-from randquant._internal.serialization import from_json
+from randquant._internal.formatting import from_json
 from randquant.channels.keys import Key
 from randquant.local_training.client import Learner
 from randquant.local_training.data import ClientSet, Examples, converted, is_in_memory, ready_type
@@ -36,20 +36,27 @@ from randquant.local_training.models import described, tensors
 from randquant.local_training.problem import Problem, without_addresses
 from randquant.local_training.standardize import FeatureStatistics, ask_statistics, client_matrices
 from randquant.statistics.surveys import survey_text
-from randquant.training import records
+from randquant.training import run_store as records
 from randquant.training.algorithm import ENGINE, Algorithm, RoundCollector, State, distributed_sgd
-from randquant.training.config import TrainConfig, changes_between, check_config
-from randquant.training.records import RoundCost, RoundMetrics, RunSummary, SentRounds
+from randquant.training.config import (
+    CHANGEABLE_SETTINGS,
+    TrainConfig,
+    changes_between,
+    check_config,
+    digest,
+)
 from randquant.training.run_store import (
     BASELINE,
-    CHANGEABLE_SETTINGS,
     RESTORE,
+    RoundCost,
+    RoundMetrics,
     RunStore,
+    RunSummary,
     Secret,
+    SentRounds,
     StoredRun,
     clear_folder,
     commitment,
-    digest,
     is_run,
     run_key,
 )
@@ -481,7 +488,7 @@ def _read_resumable(store: RunStore, setup: TrainingSetup) -> StoredRun:
     # Without results: they are about to be replaced, and may be damaged.
     config, stored = setup.schedule.config, store.read(results=False)
     # The channel may be read from a file, whose name alone is in the settings' digest.
-    if stored.sent_rounds.channel != setup.fingerprint:
+    if stored.sent_rounds.fingerprint != setup.fingerprint:
         raise ValueError(
             f"Expected the mechanism that the run in {store.folder} began with, got a different "
             f"{config.mechanism}, or a file that it reads has changed: restore that or begin a new "

@@ -27,8 +27,7 @@ from randquant.local_training.local import Local, Work
 from randquant.local_training.problem import Loss, Problem, make_problem
 from randquant.local_training.standardize import Standardized, standardized
 from randquant.planning.planner import choose
-from randquant.planning.plans import Need
-from randquant.planning.privacy import CLIP_NORM, Privacy
+from randquant.planning.plans import CLIP_NORM, Need, Privacy
 from randquant.privacy.accounting.accountant import by_relation
 from randquant.privacy.guarantee import Guarantee, Neighboring
 from randquant.rounds.statement import ReleaseTerms, Statement, stated
@@ -43,10 +42,17 @@ from randquant.training.config import (
     changes_between,
     check_config,
     configured_mechanism,
+    digest,
     mechanism_record,
 )
-from randquant.training.records import RoundMetrics, RunRecord, RunSummary
-from randquant.training.run_store import RunStore, Secret, digest, run_key
+from randquant.training.run_store import (
+    RoundMetrics,
+    RunRecord,
+    RunStore,
+    RunSummary,
+    Secret,
+    run_key,
+)
 from randquant.training.schedule import most_participations
 from randquant.training.setup import RunInputs, optimizer_step, spent_before, standardization_query
 
@@ -195,6 +201,7 @@ def train(
         ("local", local, Local), ("server", server, Server), ("privacy", privacy, Privacy),
     ):  # fmt: skip
         validate.kind(name, value, kind)
+    # Data, model and loss are checked before anything is drawn, calibrated or written.
     problem = make_problem(
         model, clients, loss=loss, test=test, parts=local.parts, frozen=local.frozen,
         buffers=local.buffers, columns=local.columns, public=local.public, population=population,
@@ -202,6 +209,8 @@ def train(
     count = len(problem.clients)
     make = server.optimizer
     inputs = RunInputs(problem, mechanism, None if isinstance(make, str) else make)
+    # Only what a file can hold: `problem` has taken the public examples and the columns, and
+    # callbacks are called here. The mechanism has no name until it is calibrated.
     config = TrainConfig(
         inputs.task, "", rounds=rounds, delta=delta, trust=trust,
         stop_at_epsilon=_limit(epsilon), seed=seed,
@@ -272,12 +281,16 @@ def _train_in(
         record = execution.execute(home, inputs, on_round, changes)
     problem, statistics = inputs.problem, execution.load_statistics(home, inputs.problem)
     learner = Learner(problem if statistics is None else standardized(problem, statistics))
+    # From the folder: where the run had finished before, `execute` trains nothing and holds no
+    # model.
     learner.load(execution.load_parameters(home))
     if record.summary.advice:
         warnings.warn(record.summary.advice, Advice, stacklevel=validate.callers())
     trained = learner.trained_model()
     if statistics is not None:
         trained = Standardized(trained, statistics).eval()
+    # A certificate states the rounds that were declared when the first one was sent: the setting
+    # may have been lowered since.
     query, declared = standardization_query(record.config, problem), RunStore(home).sent_rounds()
     return Run(
         trained, record, home, declared=declared.declared,
@@ -405,6 +418,8 @@ def complete(config: TrainConfig, inputs: RunInputs, key: Key) -> TrainConfig:
         inputs: the problem, and the user's own mechanism unless one is to be calibrated.
         key: the run's; it determines the cohorts.
     """
+    # First, because the cap decides how often a client takes part at most, which the noise is
+    # calibrated to.
     config = _with_cap(config)
     if inputs.mechanism is not None:
         _check_mechanism(config, inputs.mechanism)
@@ -413,6 +428,7 @@ def complete(config: TrainConfig, inputs: RunInputs, key: Key) -> TrainConfig:
     config = _with_optimizer(config, inputs.problem)
     if inputs.mechanism is not None:
         return config
+    # After the checks: calibration takes longest.
     need, examples = _need(config, inputs.problem, key)
     chosen = choose(need, examples=examples)
     if chosen.warning:

@@ -15,7 +15,7 @@ from randquant.channels.keys import Key
 from randquant.privacy.accounting.ledger import Ledger
 from randquant.privacy.guarantee import Guarantee
 from randquant.training.config import TrainConfig
-from randquant.training.records import SentRounds
+from randquant.training.run_store import SentRounds
 
 
 def sample_poisson(population: int, rate: float, round: int, key: Key) -> list[int]:
@@ -157,6 +157,7 @@ def sample_capped(
     generator = np.random.Generator(np.random.Philox(key=words))
     # Each of them that is not selected uses up one spare place, so all but `spare` are selected.
     first = generator.choice(eager, max(eager.size - spare, 0), replace=False)
+    # So that nobody who was selected is drawn once more below.
     left[first] = 0
     others = generator.choice(np.flatnonzero(left > 0), cohort - first.size, replace=False)
     return sorted([*first.tolist(), *others.tolist()])

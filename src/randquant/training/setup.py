@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch.nn.functional import mse_loss
 
-from randquant.aggregation.auxiliary_numbers import AuxiliaryNumbers
 from randquant.aggregation.baselines import UNPROTECTED
+from randquant.aggregation.clipping import AuxiliaryNumbers
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.channels.keys import Key
 from randquant.local_training.client import Learner
@@ -47,7 +47,7 @@ from randquant.training.config import (
     mechanism_fingerprint,
     scalars_with_updates,
 )
-from randquant.training.records import RoundMetrics
+from randquant.training.run_store import RoundMetrics
 from randquant.training.schedule import Schedule
 
 
@@ -114,6 +114,8 @@ class TrainingSetup:
         """
         schedule, client = self.schedule, self.client_ledger
         ledger, before = schedule.ledger, None
+        # A `before` that returns None means a cost that nobody derived, and no figure is stated
+        # then: so none is passed where nothing was spent.
         if ledger.spent is not None:
             before = functools.partial(spent_before, schedule.config, self.problem)
         stated = schedule.guarantee(rounds, participations)
@@ -174,6 +176,8 @@ def prepare(config: TrainConfig, key: Key, inputs: RunInputs) -> TrainingSetup:
             f"Expected the data of {config.task.population} clients, as the run's population, got "
             f"those of {len(problem.clients)}."
         )
+    # After the mechanism, whose clip_norm bounds single examples, and before the ledger, which
+    # needs the number of coordinates and the fewest examples.
     learner = _learner(config, mechanism, problem)
     preparation = _preparation(config, mechanism, problem)
     size = learner.dimension + preparation.extra
@@ -182,6 +186,7 @@ def prepare(config: TrainConfig, key: Key, inputs: RunInputs) -> TrainingSetup:
         _check_numbers(preparation.scalars, problem)
     terms: dict[str, Any] = {"delta": config.delta, "neighboring": config.privacy.neighboring}
     terms["simulated"] = config.seed is not None
+    # The baseline has no guarantee that what was spent before could be added to.
     ledger = Ledger(
         mechanism,
         size,
@@ -229,6 +234,8 @@ def spent_before(
     Raises:
         ValueError: what was spent before the run is a guarantee under another relation.
     """
+    # Both count in the run's guarantee: what earlier analyses cost, and what the run itself asks
+    # for before its first round.
     before, query = config.privacy.spent, standardization_query(config, problem)
     if before is not None and neighboring not in (None, before.neighboring):
         raise ValueError(f"Expected what was spent under {neighboring}, got {before}.")
@@ -279,6 +286,8 @@ def common_length(config: TrainConfig, mechanism: UpdateMechanism) -> float | No
 
 
 def _learner(config: TrainConfig, mechanism: UpdateMechanism, problem: Problem) -> Learner:
+    # Where nobody may learn who takes part, clients are computed apart: how floats are rounded in a
+    # group may depend on who else is in it.
     work, hidden = _work(config, mechanism, problem), config.hidden_cohorts is not None
     return Learner(problem, work, config.local.device, apart=hidden)
 

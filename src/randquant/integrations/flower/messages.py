@@ -17,7 +17,7 @@ import numpy as np
 from randquant._internal.imports import load, needed
 from randquant.rounds import protocol
 from randquant.rounds.protocol import NoAnswer, RoundMessage, read_inbox
-from randquant.secure_sums.secagg.terms import ProtocolError
+from randquant.secure_sums.terms import ProtocolError
 
 with needed("Flower", "flower"):
     from flwr.app import (

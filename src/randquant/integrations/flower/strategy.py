@@ -35,7 +35,7 @@ from randquant.integrations.flower.messages import (
     model_arrays,
 )
 from randquant.local_training.local import Local
-from randquant.planning.privacy import CLIP_NORM, Privacy
+from randquant.planning.plans import CLIP_NORM, Privacy
 from randquant.rounds.accountant import SO_FAR, RunAccountant
 from randquant.rounds.offer import Offer
 from randquant.rounds.parameter_free import Predicts
@@ -51,7 +51,7 @@ from randquant.rounds.run import (
 )
 from randquant.rounds.store import History, RoundRow, ServerStore
 from randquant.rounds.sums import AmongClients, RoundSum, WithHelper
-from randquant.secure_sums.secagg.terms import ProtocolError
+from randquant.secure_sums.terms import ProtocolError
 
 __all__ = ["QuantizedStrategy", "RoundsFailed"]
 

@@ -149,7 +149,14 @@ class Releasing(Protocol):
     def example_release(
         self, dimension: int, rounds: int, neighboring: Neighboring, examples: int
     ) -> Release:
-        """Return the release for neighbours that differ in one of a client's `examples` examples.
+        """Return the release for neighbours that differ in one example of a client.
+
+        Callers use `sampling.run_release`, which refuses what is not derived.
+
+        Args:
+            dimension, rounds, neighboring: as for `release`.
+            examples: fewest examples whose gradients, each clipped to clip_norm, an update is the
+                mean of.
 
         Raises:
             ValueError: how far one example moves what is sent is not derived, as by default.

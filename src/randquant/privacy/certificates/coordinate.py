@@ -17,8 +17,8 @@ from typing import Any, Literal
 import numpy as np
 
 from randquant._internal import files, validate
-from randquant._internal.formatting import round_up
-from randquant._internal.serialization import to_json, write_json
+from randquant._internal.files import write_json
+from randquant._internal.formatting import round_up, to_json
 from randquant.channels.channel import Channel
 from randquant.privacy.divergence import UNIT, renyi
 from randquant.privacy.guarantee import NEIGHBORINGS, Interval, Neighboring

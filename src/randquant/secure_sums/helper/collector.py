@@ -12,8 +12,9 @@ import sys
 import tempfile
 import threading
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -26,21 +27,28 @@ from randquant._internal.files import (
     opener,
     sync_folder,
 )
+from randquant.channels import wire
 from randquant.channels.encoding import cores, map_over
 from randquant.channels.wire import Payload
-from randquant.secure_sums import masks
-from randquant.secure_sums.helper.message import MAX_CLIENT_NUMBER, HelperTerms, SealedSeed
+from randquant.secure_sums.helper import proven
+from randquant.secure_sums.helper.message import (
+    MAX_CLIENT_NUMBER,
+    HelperTerms,
+    SealedSeed,
+    masked_format,
+    read_message,
+)
+from randquant.secure_sums.helper.prio3 import SEED_SIZE
 from randquant.secure_sums.helper.request import (
     LEFT_OUT,
-    MaskedVectors,
-    ProvenVectors,
     read_answer,
     read_seed,
     seed_sizes,
     write_request,
     write_seed,
+    wrong_verify_key,
 )
-from randquant.secure_sums.secagg.terms import ProtocolError
+from randquant.secure_sums.terms import ProtocolError, mask_dtype
 
 
 class HelperSum:
@@ -245,7 +253,7 @@ class HelperSum:
             )
         self.refused |= {client: LEFT_OUT[why] for client, why in left_out.items()}
         self._clients = frozenset(self._seeds.keys() - left_out.keys())
-        kind = masks.dtype(self.terms.bits)
+        kind = mask_dtype(self.terms.bits)
         return total.astype(kind) & kind.type((1 << self.terms.bits) - 1)
 
     def _add_again(self, place: int) -> int | None:
@@ -284,6 +292,103 @@ class HelperSum:
                 f"Expected messages of {self.terms.least} clients or more, got {count}: the "
                 "guarantee needs that many."
             )
+
+
+# The server's running sum of clients' vectors, which are masked, or shares of vectors.
+
+
+class MaskedVectors:
+    """The running sum of masked vectors modulo 2**bits.
+
+    Args:
+        terms: the sum's.
+        digest: the terms'.
+        verify_key: not used.
+
+    Attributes:
+        size: bytes that are kept of a client's vector.
+        covered: how many of its first bytes have no checksum in it.
+    """
+
+    covered = wire.HEADER_BYTES
+
+    def __init__(self, terms: HelperTerms, digest: bytes, verify_key: bytes) -> None:
+        self._terms, self._digest, self._lock = terms, digest, threading.Lock()
+        self.size = wire.masked(terms.dimension, terms.bits)
+        self._total = np.zeros(terms.dimension, dtype=np.uint32)
+
+    def read(self, message: Any) -> tuple[SealedSeed, Payload]:
+        return read_message(self._terms, message)
+
+    def add(self, client: int, packed: Payload) -> None:
+        form = masked_format(self._terms.bits, self._digest, client)
+        try:
+            wire.add(form, packed, self._total, lock=self._lock)
+        except ValueError as error:
+            raise ProtocolError(str(error)) from None
+
+    def without(self, left_out: Iterable[tuple[int, Payload]], masks_sum: np.ndarray) -> np.ndarray:
+        """Return the sum of all codes but some clients', given the sum of the others' masks."""
+        total, bits = self._total.copy(), self._terms.bits
+        for client, packed in left_out:
+            form = masked_format(bits, self._digest, client)
+            total -= wire.unpack(form, packed, self._terms.dimension)
+        total = total.astype(masks_sum.dtype) - masks_sum
+        return total & total.dtype.type((1 << bits) - 1)
+
+
+class ProvenVectors:
+    """The running sum of the server's shares over Field64, each with a verifier share.
+
+    Args:
+        terms: the sum's.
+        digest: the terms'.
+        verify_key: that of proofs, to which the terms are committed.
+
+    Attributes:
+        size, covered: as in `MaskedVectors`: a share has no checksum.
+    """
+
+    def __init__(self, terms: HelperTerms, digest: bytes, verify_key: bytes) -> None:
+        validate.whole("bytes of verify_key", len(verify_key), low=SEED_SIZE, high=SEED_SIZE)
+        if proven.verify_key_commitment(verify_key) != terms.commitment:
+            raise ValueError(wrong_verify_key(terms, verify_key))
+        self._terms, self._digest, self._verify_key = terms, digest, verify_key
+        self._prio3 = proven.prio3_for(terms)
+        self.size = self.covered = terms.dimension * self._prio3.field.ENCODED_SIZE
+        self._lock = threading.Lock()
+        self._total = self._prio3.agg_init()
+
+    def read(self, message: Any) -> tuple[SealedSeed, Payload]:
+        """Return a message's sealed seed with the server's verifier share, and its output share.
+
+        Raises:
+            ProtocolError: the message is malformed, or the server's share alone shows that it is
+                false.
+        """
+        # The server keeps its output share only, which is as long as the codes: proofs are not
+        # needed again.
+        seed, share = proven.read_proven(self._terms, message)
+        out_share, verifier = proven.leader_verifier(
+            self._terms, self._digest, self._verify_key, seed.bound, share
+        )
+        seed = SealedSeed(seed.sealed, seed.signature, seed.bound, verifier)
+        return seed, bytes(self._prio3.field.encode_vec(out_share))
+
+    def add(self, client: int, packed: Payload) -> None:
+        share = self._prio3.field.decode_vec(bytes(packed))
+        with self._lock:
+            self._prio3.agg_update(self._total, share)
+
+    def without(
+        self, left_out: Iterable[tuple[int, Payload]], shares_sum: np.ndarray
+    ) -> np.ndarray:
+        """Return the sum of all codes but some clients', given the sum of the helper's shares."""
+        field = self._prio3.field
+        total = field.vec_add(self._total, shares_sum)
+        for _, packed in left_out:
+            field.vec_sub(total, field.decode_vec(bytes(packed)), total)
+        return total
 
 
 if sys.platform == "linux":

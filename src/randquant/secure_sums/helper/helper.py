@@ -17,7 +17,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from randquant._internal import validate
 from randquant._internal.files import Database, make_folder
 from randquant.channels.keys import Key
-from randquant.secure_sums import masks
 from randquant.secure_sums.helper import proven
 from randquant.secure_sums.helper.message import (
     HYBRID,
@@ -39,7 +38,7 @@ from randquant.secure_sums.helper.request import (
     write_answer,
     write_listed,
 )
-from randquant.secure_sums.secagg.terms import ProtocolError, check_directory
+from randquant.secure_sums.terms import ProtocolError, add_masks, check_directory, mask_dtype
 
 JOURNAL_NAME = "helper.sqlite"
 JOURNAL_VERSION = 1
@@ -585,8 +584,8 @@ class Helper:
         if terms.largest:
             total = proven.helper_total(terms, terms.digest, _watched(secrets, check))
         else:
-            total = np.zeros(terms.dimension, dtype=masks.dtype(terms.bits))
-            masks.add_all(total, secrets, +1, check)
+            total = np.zeros(terms.dimension, dtype=mask_dtype(terms.bits))
+            add_masks(total, secrets, +1, check)
             if terms.noise_variance:
                 # Masks are subtracted from the sum of masked codes: noise, too, with its sign.
                 total -= self._noise(request, left_out).astype(total.dtype)

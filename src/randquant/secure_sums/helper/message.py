@@ -39,8 +39,13 @@ from cryptography.hazmat.primitives.hpke import (
 
 from randquant._internal import validate
 from randquant.channels import wire
-from randquant.secure_sums import masks
-from randquant.secure_sums.secagg.terms import OFFER_BYTES, ProtocolError, check_identity
+from randquant.secure_sums.terms import (
+    OFFER_BYTES,
+    ProtocolError,
+    add_masks,
+    check_identity,
+    mask_dtype,
+)
 
 # The key that clients seal their seeds to: HPKE (RFC 9180), signed by the helper's identity.
 
@@ -410,8 +415,8 @@ def masked_message(
     digest, seed = terms.digest, os.urandom(SEED_BYTES)
     sealed = terms.key.seal(seed, context(digest, client))
     signature = b"" if identity is None else identity.sign(signed_bytes(digest, client, sealed))
-    total = codes.astype(masks.dtype(terms.bits))
-    masks.add(total, seed, +1)
+    total = codes.astype(mask_dtype(terms.bits))
+    add_masks(total, [seed], +1)
     total &= total.dtype.type((1 << terms.bits) - 1)
     packed = wire.pack(
         masked_format(terms.bits, digest, client),

@@ -24,6 +24,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from randquant._internal import validate
 from randquant.channels.wire import Payload
+from randquant.secure_sums.helper.circuits import (
+    Field64,
+    SumVec,
+    Vector,
+    XofTurboShake128,
+    chunk_length,
+)
 from randquant.secure_sums.helper.message import (
     MAX_CLIENT_NUMBER,
     SEALED_BYTES,
@@ -35,15 +42,7 @@ from randquant.secure_sums.helper.message import (
     context,
     signed_bytes,
 )
-from randquant.secure_sums.secagg.terms import ProtocolError
-from randquant.secure_sums.vdaf.circuits import (
-    Field64,
-    SumVec,
-    Vector,
-    XofTurboShake128,
-    chunk_length,
-)
-from randquant.secure_sums.vdaf.prio3 import (
+from randquant.secure_sums.helper.prio3 import (
     SEED_SIZE,
     HelperShare,
     LeaderShare,
@@ -56,6 +55,7 @@ from randquant.secure_sums.vdaf.prio3 import (
     encode_verifier_share,
     leader_share_size,
 )
+from randquant.secure_sums.terms import ProtocolError
 
 MAGIC = b"RQH2"
 ALGORITHM_CODE = 0xFFFFFFFF  # of the range for private use

@@ -21,28 +21,21 @@ from __future__ import annotations
 import hashlib
 import itertools
 import struct
-import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from randquant._internal import validate
 from randquant.channels import wire
-from randquant.channels.wire import Payload
-from randquant.secure_sums import masks
 from randquant.secure_sums.helper import proven
 from randquant.secure_sums.helper.message import (
     MAX_TERMS_TEXT_LENGTH,
     SIGNATURE_BYTES,
     HelperTerms,
     SealedSeed,
-    masked_format,
-    read_message,
 )
-from randquant.secure_sums.secagg.terms import ProtocolError
-from randquant.secure_sums.vdaf.prio3 import SEED_SIZE
+from randquant.secure_sums.terms import ProtocolError, mask_dtype
 
 HEAD = struct.Struct(">4sIIIB")
 NUMBER_BYTES, KEY_BYTES = 8, 32
@@ -113,7 +106,7 @@ class HelperRequest:
         verify_key = message[end:seeds_start]
         # theory/helper-sums.md, Proposition 7: fixed before clients have drawn their nonces.
         if terms.largest and proven.verify_key_commitment(verify_key) != terms.commitment:
-            raise ProtocolError(_wrong_verify_key(terms, verify_key))
+            raise ProtocolError(wrong_verify_key(terms, verify_key))
         sizes = seed_sizes(terms, signed=bool(signed))
         seeds = _read_seeds(message, seeds_start, count, sizes)
         return cls(terms, seeds, offer, hashlib.sha256(message).digest(), verify_key)
@@ -159,7 +152,7 @@ def read_seed(sizes: Sequence[int], encoded: bytes) -> tuple[int, SealedSeed]:
     return int.from_bytes(number, "big"), SealedSeed(sealed, signature, *proof)
 
 
-def _wrong_verify_key(terms: HelperTerms, verify_key: bytes) -> str:
+def wrong_verify_key(terms: HelperTerms, verify_key: bytes) -> str:
     # Its commitment is shown and never the key, with which clients could make false proofs.
     return (
         "Expected the verification key of the terms, which are committed to "
@@ -252,7 +245,7 @@ def read_answer(
         total = wire.unpack(form, answer[end:], terms.dimension)
     except ValueError as error:
         raise ProtocolError(str(error)) from None
-    return left_out, total.astype(masks.dtype(terms.bits))
+    return left_out, total.astype(mask_dtype(terms.bits))
 
 
 def write_listed(left_out: Mapping[int, int]) -> bytes:
@@ -281,100 +274,3 @@ def _answer_format(bits: int, digest: bytes, listed: bytes) -> wire.Format:
     return wire.Format.from_facts(
         2**bits, "masks of a sum", digest.hex(), hashlib.sha256(listed).hexdigest()
     )
-
-
-# The server's running sum of clients' vectors, which are masked, or shares of vectors.
-
-
-class MaskedVectors:
-    """The running sum of masked vectors modulo 2**bits.
-
-    Args:
-        terms: the sum's.
-        digest: the terms'.
-        verify_key: not used.
-
-    Attributes:
-        size: bytes that are kept of a client's vector.
-        covered: how many of its first bytes have no checksum in it.
-    """
-
-    covered = wire.HEADER_BYTES
-
-    def __init__(self, terms: HelperTerms, digest: bytes, verify_key: bytes) -> None:
-        self._terms, self._digest, self._lock = terms, digest, threading.Lock()
-        self.size = wire.masked(terms.dimension, terms.bits)
-        self._total = np.zeros(terms.dimension, dtype=np.uint32)
-
-    def read(self, message: Any) -> tuple[SealedSeed, Payload]:
-        return read_message(self._terms, message)
-
-    def add(self, client: int, packed: Payload) -> None:
-        form = masked_format(self._terms.bits, self._digest, client)
-        try:
-            wire.add(form, packed, self._total, lock=self._lock)
-        except ValueError as error:
-            raise ProtocolError(str(error)) from None
-
-    def without(self, left_out: Iterable[tuple[int, Payload]], masks_sum: np.ndarray) -> np.ndarray:
-        """Return the sum of all codes but some clients', given the sum of the others' masks."""
-        total, bits = self._total.copy(), self._terms.bits
-        for client, packed in left_out:
-            form = masked_format(bits, self._digest, client)
-            total -= wire.unpack(form, packed, self._terms.dimension)
-        total = total.astype(masks_sum.dtype) - masks_sum
-        return total & total.dtype.type((1 << bits) - 1)
-
-
-class ProvenVectors:
-    """The running sum of the server's shares over Field64, each with a verifier share.
-
-    Args:
-        terms: the sum's.
-        digest: the terms'.
-        verify_key: that of proofs, to which the terms are committed.
-
-    Attributes:
-        size, covered: as in `MaskedVectors`: a share has no checksum.
-    """
-
-    def __init__(self, terms: HelperTerms, digest: bytes, verify_key: bytes) -> None:
-        validate.whole("bytes of verify_key", len(verify_key), low=SEED_SIZE, high=SEED_SIZE)
-        if proven.verify_key_commitment(verify_key) != terms.commitment:
-            raise ValueError(_wrong_verify_key(terms, verify_key))
-        self._terms, self._digest, self._verify_key = terms, digest, verify_key
-        self._prio3 = proven.prio3_for(terms)
-        self.size = self.covered = terms.dimension * self._prio3.field.ENCODED_SIZE
-        self._lock = threading.Lock()
-        self._total = self._prio3.agg_init()
-
-    def read(self, message: Any) -> tuple[SealedSeed, Payload]:
-        """Return a message's sealed seed with the server's verifier share, and its output share.
-
-        Raises:
-            ProtocolError: the message is malformed, or the server's share alone shows that it is
-                false.
-        """
-        # The server keeps its output share only, which is as long as the codes: proofs are not
-        # needed again.
-        seed, share = proven.read_proven(self._terms, message)
-        out_share, verifier = proven.leader_verifier(
-            self._terms, self._digest, self._verify_key, seed.bound, share
-        )
-        seed = SealedSeed(seed.sealed, seed.signature, seed.bound, verifier)
-        return seed, bytes(self._prio3.field.encode_vec(out_share))
-
-    def add(self, client: int, packed: Payload) -> None:
-        share = self._prio3.field.decode_vec(bytes(packed))
-        with self._lock:
-            self._prio3.agg_update(self._total, share)
-
-    def without(
-        self, left_out: Iterable[tuple[int, Payload]], shares_sum: np.ndarray
-    ) -> np.ndarray:
-        """Return the sum of all codes but some clients', given the sum of the helper's shares."""
-        field = self._prio3.field
-        total = field.vec_add(self._total, shares_sum)
-        for _, packed in left_out:
-            field.vec_sub(total, field.decode_vec(bytes(packed)), total)
-        return total

@@ -12,7 +12,7 @@ from randquant._internal.imports import lazily
 if TYPE_CHECKING:
     from randquant.secure_sums.secagg.client import Client
     from randquant.secure_sums.secagg.server import SumServer
-    from randquant.secure_sums.secagg.terms import Losses, ProtocolError, Terms
+    from randquant.secure_sums.terms import Losses, ProtocolError, Terms
 
 __all__ = ["Client", "Losses", "ProtocolError", "SumServer", "Terms"]
 

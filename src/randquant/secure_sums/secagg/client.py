@@ -16,7 +16,6 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from randquant._internal import validate
 from randquant.channels import wire
-from randquant.secure_sums import masks
 from randquant.secure_sums.secagg import crypto
 from randquant.secure_sums.secagg.crypto import (
     COMMITMENT_BYTES,
@@ -34,10 +33,12 @@ from randquant.secure_sums.secagg.crypto import (
     survivors_digest,
     view_digest,
 )
-from randquant.secure_sums.secagg.terms import (
+from randquant.secure_sums.terms import (
     DEFAULT_THRESHOLD_SHARE,
     ProtocolError,
     Terms,
+    add_masks,
+    mask_dtype,
     share_of_neighbours,
 )
 
@@ -393,15 +394,15 @@ class Client:
                 )
             # Before anything is masked: it raises if fewer than `threshold` shares are valid.
             self._shares = self._open(sealed)
-            total = vector.astype(masks.dtype(terms.bits))
+            total = vector.astype(mask_dtype(terms.bits))
             # The self-mask protects a vector that arrives after the server has called its sender a
             # dropout, and so has had its pairwise masks revealed.
             self_context = context(terms, self.number, self.number)
-            masks.add(total, crypto.self_masking_key(self._seed, self_context), +1)
+            add_masks(total, [crypto.self_masking_key(self._seed, self_context)], +1)
             # Opposite signs at the two clients of a pair: their masks cancel in the sum. Those with
             # invalid shares are among them: a lie must not make the vector less masked.
             for n in self._shares:
-                masks.add(total, self._masks[n], +1 if self.number < n else -1)
+                add_masks(total, [self._masks[n]], +1 if self.number < n else -1)
             masked = total & total.dtype.type((1 << terms.bits) - 1)
             form = masked_format(terms, self.number)
             packed = wire.pack(form, masked.astype(np.uint8 if terms.bits <= 8 else np.uint32))

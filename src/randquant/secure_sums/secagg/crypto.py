@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from randquant._internal.imports import needed
 from randquant.channels.wire import Format
-from randquant.secure_sums.secagg.terms import ProtocolError, Terms
+from randquant.secure_sums.terms import ProtocolError, Terms
 
 with needed("secure aggregation", "secagg"):
     from nacl import bindings

@@ -11,7 +11,6 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from randquant.channels import wire
-from randquant.secure_sums import masks
 from randquant.secure_sums.secagg import crypto
 from randquant.secure_sums.secagg.client import KEY, SEED, Dealing, fits
 from randquant.secure_sums.secagg.crypto import (
@@ -27,7 +26,7 @@ from randquant.secure_sums.secagg.crypto import (
     pair_context,
     sealing_key,
 )
-from randquant.secure_sums.secagg.terms import ProtocolError, Terms
+from randquant.secure_sums.terms import ProtocolError, Terms, add_masks, mask_dtype
 
 # The last step of a secure sum: from what clients reveal to the masks to remove.
 
@@ -181,7 +180,7 @@ class SumServer:
         self._survivors: frozenset[int] = frozenset()
         self._closed = False
         self._views: dict[frozenset[int], bytes] = {}  # a single one if all are neighbours
-        self._total = np.zeros(terms.dimension, dtype=masks.dtype(terms.bits))
+        self._total = np.zeros(terms.dimension, dtype=mask_dtype(terms.bits))
 
     def introduce(self, adverts: Mapping[int, bytes]) -> dict[int, dict[int, bytes]]:
         """Return the keys of each client's neighbours; exclude clients with too few neighbours."""
@@ -298,7 +297,7 @@ class SumServer:
         unmasking = Unmasking(terms, self._adverts, self._dealt, self._survivors, self.refused)
         total = self._total.copy()  # so that the same sum can be unmasked again
         for sign, secret in unmasking.masks(valid):
-            masks.add(total, secret, sign)
+            add_masks(total, [secret], sign)
         total &= total.dtype.type((1 << terms.bits) - 1)
         # Finds some invalid vectors, never all: a client may still send any vector within bounds.
         if largest is not None and int(total.max()) > (most := len(self._survivors) * largest):

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from randquant._internal import validate
-from randquant.secure_sums.vdaf import kernel
-from randquant.secure_sums.vdaf.circuits import (
+from randquant.secure_sums.helper import field_kernel
+from randquant.secure_sums.helper.circuits import (
     GADGET_DEGREE,
     Valid,
     Vector,
@@ -69,7 +69,7 @@ class Flp:
         seeds = self.valid.GADGET.factors(self.field, prove_rand)
         poly = self.field.zeros(2 * self._size)
         roots, scales = self._roots(), self.field.odd_value_scales(self._size)
-        kernel.product_poly(meas, factors, shift, *seeds, roots, scales, poly)
+        field_kernel.product_poly(meas, factors, shift, *seeds, roots, scales, poly)
         return np.concatenate([prove_rand, poly[: self._poly_len]])
 
     def query(
@@ -112,7 +112,7 @@ class Flp:
         factors, shift = self.valid.wires(joint_rand, num_shares)
         left, right = self.valid.GADGET.factors(self.field, seeds.copy())
         weights = self.field.lagrange(self._size, point)
-        kernel.wire_checks(meas, factors, shift, weights, left, right)
+        field_kernel.wire_checks(meas, factors, shift, weights, left, right)
         return left, right
 
     def _extended(self, poly: Vector) -> Vector:

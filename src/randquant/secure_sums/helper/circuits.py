@@ -15,10 +15,10 @@ import numpy as np
 from Crypto.Hash import TurboSHAKE128
 
 from randquant._internal import validate
-from randquant.secure_sums.vdaf import kernel
+from randquant.secure_sums.helper import field_kernel
 
 Vector = np.ndarray
-"""Elements of a field, each below its modulus: (n,) or (n, 2) uint64, as in `vdaf.kernel`."""
+"""Elements of a field, each below its modulus: (n,) or (n, 2) uint64, as in `field_kernel`."""
 
 
 class Field:
@@ -90,13 +90,13 @@ class Field:
         if self.ENCODED_SIZE == 8:
             return words < self.MODULUS
         low, high = words[:, 0], words[:, 1]
-        return (high < kernel.HIGH_128) | ((high == kernel.HIGH_128) & (low == 0))
+        return (high < field_kernel.HIGH_128) | ((high == field_kernel.HIGH_128) & (low == 0))
 
     def vec_add(self, left: Vector, right: Vector, out: Vector | None = None) -> Vector:
-        return self._elementwise(kernel.vec_add, left, right, out)
+        return self._elementwise(field_kernel.vec_add, left, right, out)
 
     def vec_sub(self, left: Vector, right: Vector, out: Vector | None = None) -> Vector:
-        return self._elementwise(kernel.vec_sub, left, right, out)
+        return self._elementwise(field_kernel.vec_sub, left, right, out)
 
     def dot(self, left: Vector, right: Vector) -> Vector:
         """Return the sum of products of two vectors.
@@ -104,7 +104,7 @@ class Field:
         With a shorter `right`, one sum for each part of `left` of its length.
         """
         out = self.zeros(len(left) // len(right))
-        kernel.vec_dot(left, right, out)
+        field_kernel.vec_dot(left, right, out)
         return out
 
     def sum(self, vector: Vector) -> Vector:
@@ -121,19 +121,19 @@ class Field:
         """Return all n-th roots of unity, in order."""
         roots = self.zeros(n)
         roots[:1] = self.vector([1])
-        kernel.powers(self.vector([self.nth_root(n)]), roots)
+        field_kernel.powers(self.vector([self.nth_root(n)]), roots)
         return roots
 
     @functools.lru_cache(maxsize=16)  # noqa: B019
     def odd_value_scales(self, n: int) -> Vector:
-        """Return the `scales` of `kernel.odd_values` for n values."""
+        """Return the `scales` of `field_kernel.odd_values` for n values."""
         reversed_order = np.zeros(1, np.int64)  # 0..n-1, bits reversed
         while len(reversed_order) < n:
             reversed_order = np.concatenate([2 * reversed_order, 2 * reversed_order + 1])
         inverse, factor = pow(n, -1, self.MODULUS), self.nth_root(2 * n)
         scales = self.zeros(n)
         scales[:1] = self.vector([inverse])
-        kernel.powers(self.vector([factor]), scales)
+        field_kernel.powers(self.vector([factor]), scales)
         return scales[reversed_order]
 
     def lagrange(self, n: int, point: int) -> Vector:
@@ -144,7 +144,7 @@ class Field:
         """
         scale, weights = (-1) ** (n - 1) * pow(n, -1, self.MODULUS), self.zeros(n)
         roots = self.nth_root_powers(n)
-        kernel.lagrange(roots, self.vector([point]), self.vector([scale]), weights)
+        field_kernel.lagrange(roots, self.vector([point]), self.vector([scale]), weights)
         return weights
 
     def _elementwise(self, loop: Any, left: Vector, right: Vector, out: Vector | None) -> Vector:
@@ -157,8 +157,8 @@ class Field:
         return out
 
 
-Field64 = Field(kernel.MODULUS_64, 8, 2**32)
-Field128 = Field(kernel.MODULUS_128, 16, 2**66)
+Field64 = Field(field_kernel.MODULUS_64, 8, 2**32)
+Field128 = Field(field_kernel.MODULUS_128, 16, 2**66)
 
 
 # XofTurboShake128: seeds and field elements from seeds (draft-irtf-cfrg-vdaf-20, section 6.2).
@@ -312,7 +312,7 @@ class Valid(Protocol):
         ...
 
     def wires(self, joint_rand: Vector, num_shares: int) -> tuple[Vector, Vector]:
-        """Return the wires, call by call, as `factors` and `shift` of `kernel.product_poly`."""
+        """Return the wires, call by call: `factors` and `shift` of `field_kernel.product_poly`."""
         ...
 
     def eval(self, meas: Vector, outputs: Vector, num_shares: int) -> Vector:
@@ -410,8 +410,7 @@ class SumVec(RangeChecked):
 
     Example:
         >>> import os
-        >>> from randquant.secure_sums.vdaf import Prio3
-        >>> from randquant.secure_sums import Field64
+        >>> from randquant.secure_sums import Field64, Prio3
         >>> bits = SumVec(Field64, length=6, max_measurement=1, chunk_length=2)
         >>> prio3 = Prio3(bits, algorithm=0xFFFFFFFF, proofs=3)
         >>> nonce, key = os.urandom(16), os.urandom(32)
