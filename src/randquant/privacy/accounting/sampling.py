@@ -701,6 +701,7 @@ def run_release(
     """
     validate.answers("mechanism", mechanism, "a mechanism", "release")
     validate.choice("neighboring", neighboring, NEIGHBORINGS)
+    validate.flag("numbers", numbers)
     release = _one_run(mechanism, dimension, rounds, neighboring, examples, numbers, cohorts)
     unit: Unit = "client" if examples is None else "example"
     # A mechanism of somebody's own may know one relation only, whatever it is asked for.
