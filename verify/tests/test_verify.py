@@ -598,6 +598,23 @@ def test_what_is_not_written_in_the_one_right_way_is_refused():
             read_certificate(text)
 
 
+@pytest.mark.parametrize("make", [certificates.hidden_bits, certificates.hidden_gaussian])
+@pytest.mark.parametrize("trust", ["local", "aggregate", "central", "model"])
+def test_cohorts_of_a_fixed_size_are_hidden_from_nobody_who_sees_their_sums(make, trust):
+    """Who knows all other members knows if a client is one: sampling.md, Proposition 1."""
+    known = "central" if make == certificates.hidden_gaussian else "aggregate"
+    for draw in ("poisson", "fixed"):
+        data = {**make(1, draw=draw), "trust": trust}
+        if trust in ("local", "central"):  # nobody else's noise counts there
+            data["accounts"][0][0]["cohort"], data["honest_others"] = 1, 0
+        text = certificates.sealed(data)
+        if trust == "model" or (trust == known and (draw == "poisson" or known == "central")):
+            read_certificate(text)
+        elif draw == "fixed":
+            with pytest.raises(RefusedError):
+                read_certificate(text)
+
+
 def leaves(value, path=()):
     if isinstance(value, dict | list):
         for key, entry in value.items() if isinstance(value, dict) else enumerate(value):
