@@ -165,7 +165,7 @@ def first_requests(offer):
     return AmongClients().begin(offer, list(range(CLIENTS)), lambda *_: None).pending[0]
 
 
-LARGER = Offer(VectorMechanism(BIT, 4.0, "aggregate", CLIENTS), DIMENSION)
+LARGER = Offer(VectorMechanism(BIT, 4.0, "aggregate", CLIENTS), 16 * DIMENSION)
 REFUSED_STEPS = {
     "a later step": lambda now, then: dataclasses.replace(then, step=protocol.UPLOAD),
     "of this round": lambda now, then: now,
