@@ -441,7 +441,8 @@ class AmongClients:
 
     Args:
         least: fewest clients in a sum, at least `mechanism.cohort` plus the number of clients that
-            may collude with the server; by default the cohort.
+            may collude with the server; by default the cohort. Under local trust, of which there
+            are no sums, the fewest in a mean.
         neighbours: how many others each client shares masks with; None for all. Fewer are faster,
             and clients must allow them (`QuantizeMod(all_neighbours=False)`).
         losses: losses of clients that a sum must withstand; they choose the number of neighbours,
@@ -679,7 +680,8 @@ class WithHelper:
         helper: the connection to it.
         least: fewest clients in a sum, at least `mechanism.cohort` plus the number of clients that
             may collude with the server; by default the cohort. 1 where the helper adds the noise
-            (`Privacy.noise`): then no guarantee relies on other clients.
+            (`Privacy.noise`): then no guarantee relies on other clients. As in `AmongClients` under
+            local trust.
         directory: public keys of all clients' identities by number, 32 bytes of Ed25519; the helper
             should have the same.
         stable_numbers: as in `AmongClients`.
