@@ -615,6 +615,15 @@ def test_cohorts_of_a_fixed_size_are_hidden_from_nobody_who_sees_their_sums(make
                 read_certificate(text)
 
 
+@pytest.mark.parametrize("make", [certificates.hidden_bits, certificates.hidden_party])
+def test_only_hidden_cohorts_are_certified_against_those_who_see_models(make):
+    data = make(1)
+    read_certificate(certificates.sealed(data))
+    del data["accounts"][0][0]["hidden"]
+    with pytest.raises(RefusedError, match=r"^hidden: expected a draw under model trust"):
+        read_certificate(certificates.sealed(data))
+
+
 @pytest.mark.parametrize("trust", ["local", "aggregate", "central", "model"])
 def test_the_noise_of_others_counts_in_sums_of_their_own_alone(trust):
     """Where a server sees each client's codes, nobody else hides them."""
