@@ -10,6 +10,7 @@ import re
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from randquant.aggregation import LocalGaussian
 from randquant.mechanisms import DiscreteGaussian, UpdateSetting
 from randquant.planning import gaussian_multiplier
 from randquant.privacy import HiddenCohorts
+from randquant.rounds import RunAccountant, WithHelper
 
 SOURCE = Path(rq.__file__).parent
 SLOW = {"plan", "at_equal_epsilon", "RunAccountant", "for_target", "tune_update", "train"}
@@ -128,7 +130,7 @@ OUT_OF_BOUNDS = {  # call: {setting: numbers that it must not be}
     "QuantizeMod": {"epsilon": EPSILON, "delta": DELTA, "threshold": (0.0, 1.1)},
     "RunAccountant": {"delta": DELTA, "max_epsilon": EPSILON, "count": COUNT, "other": DELTA,
                       "limit": (-1.0,)},
-    "AmongClients": {"neighbours": COUNT},
+    "AmongClients": {"neighbours": COUNT, "least": COUNT, "step_timeout": (0.0, -1.0)},
     "within": {"epsilon": EPSILON, "delta": DELTA, "examples": COUNT},
     "for_target": {"epsilon": EPSILON, "rounds": COUNT, "cohort": (1, 0), "clients": (49,),
                    "delta": (-0.1, 1.0), "dropouts": (-1, 50)},
@@ -154,6 +156,31 @@ def test_a_number_out_of_bounds_is_refused_with_its_settings_name(name, setting)
     for value in OUT_OF_BOUNDS[name][setting]:
         with pytest.raises(ValueError, match=f"Expected .*{NAMED.get(setting, setting)}"):
             call.function(**call.with_values(**{setting: value}))
+
+
+FLAGS = [
+    (name, parameter.name)
+    for name, call in ALL_CALLS.items()
+    for parameter in inspect.signature(call.function).parameters.values()
+    if "bool" in str(parameter.annotation) and "_internal" not in call.function.__module__
+]
+
+
+@pytest.mark.parametrize(("name", "flag"), FLAGS)
+@pytest.mark.parametrize("wrong", ["false", 0])
+def test_a_flag_is_true_or_false(name, flag, wrong):
+    """A text of a file, "false", would count as true: numbers as stable, cohorts as hidden."""
+    call = ALL_CALLS[name]
+    with pytest.raises((TypeError, ValueError), match=f"Expected {flag} to be "):
+        call.function(**call.with_values(**{flag: wrong}))
+
+
+def test_flags_of_what_has_no_call_of_its_own():
+    with pytest.raises(TypeError, match="Expected stable to be True or False, got 'false'"):
+        RunAccountant(1e-5, stable="false")
+    with pytest.raises(TypeError, match="Expected stable_numbers to be True or False, got 'false'"):
+        WithHelper(SimpleNamespace(answer=print), stable_numbers="false")
+    assert {("AmongClients", "stable_numbers"), ("Sampled", "hidden")} <= set(FLAGS)
 
 
 @pytest.mark.parametrize(

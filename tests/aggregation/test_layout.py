@@ -10,6 +10,7 @@ import pytest
 import randquant as rq
 from randquant.aggregation import StateLayout, as_vector, update_dimension
 from randquant.channels import Key
+from randquant.rounds import Layout
 
 STATE = {
     "conv.weight": np.arange(12, dtype=np.float32).reshape(2, 2, 3),
@@ -23,6 +24,20 @@ STATE = {
 }
 SENT = ("conv.weight", "bn.weight", "scale")
 COIN = rq.stochastic_rounding(clip=1.0, levels=2, margin=1.0)
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("trained", [np.float16, np.float32, np.float64])
+def test_an_update_is_the_difference_rounded_once(kind, trained):
+    """A large weight of many bits may move by less than it is rounded by in float32."""
+    draw = np.random.default_rng(1)
+    old = {"w": (1000 + draw.normal(0, 1, 50)).astype(kind)}
+    new = {"w": (old["w"].astype(np.float64) + draw.normal(0, 1e-5, 50)).astype(trained)}
+    wide = np.float64 if np.float64 in (kind, trained) else np.float32
+    exact = new["w"].astype(wide) - old["w"].astype(wide)
+    update = Layout.from_model(old).update(old, new)
+    assert update.dtype == np.float32
+    assert np.array_equal(update, exact.astype(np.float32))
 
 
 def test_counters_and_running_statistics_are_left_out_by_name():

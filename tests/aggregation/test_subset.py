@@ -15,6 +15,7 @@ import randquant as rq
 from randquant.aggregation import (
     AdditiveMechanism,
     CoordinateError,
+    HelperNoise,
     Projection,
     Rotation,
     Subset,
@@ -35,6 +36,10 @@ def sending(k, trust="aggregate", cohort=4, channel=COIN):
 
 def skellam(k, noise=0.5):
     return AdditiveMechanism("skellam", 1.0, noise, 4, coordinates=k)
+
+
+def helped(k, server_noise, noise=0.2):
+    return HelperNoise(1.0, noise, 4, server_noise, coordinates=k)
 
 
 def updates(clients, dimension, length):
@@ -184,12 +189,16 @@ def errors_of(mechanism, x, rounds):
     found = []
     for number in range(rounds):
         now, keys = mechanism.in_round(number), [ROOT.fold_in(number, c) for c in range(len(x))]
-        mean = now.mean(now.encode_many(x, keys))
+        mean = now.mean(now.encode_many(x, keys), key=ROOT.fold_in(number, "server"))
         found.append(mean - x.mean(axis=0))
     return np.array(found)
 
 
-@pytest.mark.parametrize("mechanism", [sending(100), skellam(100)], ids=["bits", "skellam"])
+@pytest.mark.parametrize(
+    "mechanism",
+    [sending(100), skellam(100), helped(100, False), helped(100, True)],
+    ids=["bits", "skellam", "helper", "helper and server"],
+)
 def test_a_mean_is_unbiased_over_subsets_and_codes_with_the_error_expected(mechanism):
     x = updates(4, 200, 0.3)  # shorter than sqrt(100/256), whatever the subset
     errors = errors_of(mechanism, x, 120)

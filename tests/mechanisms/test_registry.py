@@ -37,6 +37,22 @@ def test_contract(name):
     assert set(example) <= set(record.parameters)
 
 
+CHOSEN_BY_ITSELF = {"pbm": ({"clip": 1.0, "theta": 0.35, "trials": 15}, "mixing")}
+"""Mechanisms, parameters with which they choose another one, and that one."""
+
+
+@pytest.mark.parametrize("name", CHOSEN_BY_ITSELF)
+def test_only_what_a_mechanism_chose_by_itself_is_noted(name):
+    """Of a parameter that was given nothing is said: not of 0 either, which turns it off."""
+    records = {n: record for n, record in channel_mechanisms().items() if record.implied}
+    assert records.keys() == CHOSEN_BY_ITSELF.keys()
+    parameters, chosen = CHOSEN_BY_ITSELF[name]
+    (note,) = records[name].notes(parameters)
+    assert note.startswith(f"{name} has {chosen}=")
+    for given_by_hand in (0, 0.0, records[name].chosen_by_default(parameters)[chosen]):
+        assert records[name].notes({**parameters, chosen: given_by_hand}) == []
+
+
 @given(mechanism_channels())
 def test_unbiased(channel):
     # The means range over 2·clip, of which the rounded dither can cost 2**-33.

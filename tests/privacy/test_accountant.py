@@ -15,6 +15,7 @@ from randquant.privacy import (
     RESERVED_SHARE,
     ChannelRelease,
     GaussianRelease,
+    Mixture,
     ReleaseDefaults,
     VectorRelease,
     account,
@@ -52,6 +53,34 @@ class CloseRelease(ReleaseDefaults):
 
     def renyi(self, order: float) -> float:
         return order / (2 * self.spread**2)
+
+
+@dataclasses.dataclass
+class Paired(CloseRelease):
+    """Known by the dominating pairs of its rounds alone."""
+
+    def renyi(self, order: float) -> float:
+        return math.inf
+
+    @property
+    def dominating_pairs(self):
+        return Mixture.from_distances(0.1, 1.0, 1.0, 0.0), 50
+
+
+@dataclasses.dataclass
+class LikeNoise(Paired):
+    """Known by the Gaussian noise that dominates it alone."""
+
+    dominating_pairs = None
+    squared_mu = 0.25
+
+
+def test_what_is_set_aside_for_closeness_no_bound_spends():
+    for made in (Paired, LikeNoise):
+        for delta in (1e-9, 1e-5, 1e-2):
+            left = account([made(0.0)], delta * (1 - RESERVED_SHARE)).epsilon
+            assert account([made(0.0)], delta).epsilon < left < math.inf
+            assert account([made(1e-300)], delta).epsilon == left
 
 
 @pytest.mark.parametrize("multiplier", [0.05, 0.5, 1.0, 4.0])

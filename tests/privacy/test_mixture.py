@@ -217,6 +217,17 @@ def test_both_directions_of_absence_count():
     assert {way[::-1] for way in mixture.directions} == set(mixture.directions)
 
 
+@pytest.mark.parametrize("plain", [0.0, 0.5])
+@pytest.mark.parametrize(("first", "second"), [(1.0, 0.3), (2.0, 1.5), (0.4, 2.4)])
+def test_which_of_the_two_worlds_is_the_first_changes_no_epsilon(first, second, plain):
+    """Also where the world that loses more is the second one."""
+    one, other = (
+        compose_pairs(Mixture.from_distances(0.1, 2.0, *pair), 50, DELTA, plain)
+        for pair in ((first, second), (second, first))
+    )
+    assert one == other
+
+
 @pytest.mark.parametrize("rounds", [2**17 + 1, 2**30, 2**41])
 def test_many_rounds_are_bounded_by_the_normal_law_or_not_at_all(rounds):
     found, _ = compose_pairs(absence(0.001, 0.25), rounds, DELTA)

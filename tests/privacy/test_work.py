@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 import randquant as rq
+from randquant.aggregation import from_record
 from randquant.channels import Channel
 from randquant.privacy import check_work
+from randquant.privacy.certificates import coordinate
 
 HONEST = [
     (rq.stochastic_rounding(clip=0.3, levels=2, margin=0.7), 131_072),
@@ -57,6 +59,33 @@ def test_channels_that_take_minutes_are_refused(vertices, codes, clients):
     reason = f"too long, with {vertices} inputs, {codes} codes and {clients} clients in a sum"
     with pytest.raises(ValueError, match=reason):
         check_work(of_size(vertices, codes), clients)
+
+
+@pytest.mark.parametrize("certificate", [None, rq.certify_metric(HONEST[0][0], "fisher")])
+def test_a_channel_is_refused_before_the_work_of_certifying_it(certificate, monkeypatch):
+    def worked(*arguments):
+        raise AssertionError
+
+    def refuse(channel):
+        raise ValueError("it would take too long")
+
+    record = coordinate.channel_record(HONEST[0][0], certificate)
+    for name in ("certify", "certify_metric"):
+        monkeypatch.setattr(coordinate, name, worked)
+    with pytest.raises(ValueError, match="it would take too long"):
+        coordinate.channel_from_record(record, "in an offer", refuse)
+
+
+@pytest.mark.parametrize("trust", ["local", "aggregate"])
+def test_the_work_of_a_strangers_mechanism_is_that_of_its_sums(trust):
+    channel = rq.rqm(clip=0.3, margin=0.3, levels=64, keep=0.42)
+    check_work(channel, 1)
+    record = rq.VectorMechanism(channel, 1.0, trust, 10 if trust == "aggregate" else 1).record()
+    if trust == "local":
+        assert from_record(record, bounded=True).channel == channel
+        return
+    with pytest.raises(ValueError, match="64 codes and 10 clients in a sum"):
+        from_record(record, bounded=True)
 
 
 def test_sums_are_infinite_at_once_only_for_updates_that_are_clipped_as_a_whole():

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flower_rounds import NOISY
 
 from randquant.aggregation import VectorMechanism
@@ -14,11 +19,14 @@ from randquant.rounds import (
     Offer,
     PlainSum,
     RoundMessage,
+    WithHelper,
     protocol,
 )
 from randquant.secure_sums import ProtocolError
 
 SESSION = bytes(16)
+KEYLESS = SimpleNamespace(answer=print)
+"""A helper that is not asked."""
 
 
 @pytest.mark.parametrize("second", [b"other", None, ProtocolError("it was cut off")])
@@ -53,3 +61,40 @@ def test_a_client_that_is_refused_has_no_part_in_a_rounds_seed(summed):
     begun.take(answers.items())
     assert begun.refused.keys() == {4}
     assert begun._draw.close()[1].keys() == {1, 2, 3}
+
+
+@pytest.mark.parametrize("kind", [AmongClients, functools.partial(WithHelper, KEYLESS)])
+def test_the_fewest_clients_of_an_operator_hold_for_updates_that_the_server_sees_too(kind):
+    """Its mean has the noise of the clients in it: of one, all of that client's."""
+    offer, sums = Offer(VectorMechanism(NOISY, 1.0), 16), kind(least=3)
+    with pytest.raises(ProtocolError, match="Expected 3 clients or more in the round, got 2"):
+        sums.begin(offer, [1, 2], lambda *_: None)
+    begun = sums.begin(offer, [1, 2, 3], lambda *_: None)
+    model = {"w": np.zeros(16, np.float32)}
+    answers = []
+    for client in (1, 2):
+        member = Member(client, ClientLimits(1e9), {}, {}, lambda *_: None)
+        agreed = member.agree(begun.pending[client], model)
+        payload = member.encode(agreed, model, model, {})
+        answers.append((client, member.upload(agreed, payload)))
+    begun.take(answers)
+    with pytest.raises(ProtocolError, match="Expected 3 updates or more, got 2"):
+        begun.mean()
+
+
+OWN = Ed25519PrivateKey.from_private_bytes(bytes(32)).public_key().public_bytes_raw()
+WRONG_DIRECTORIES = {
+    "as text": ({1: OWN.hex()}, "Expected an identity in 32 bytes"),
+    "one client as two": ({1: OWN, 2: OWN}, "one client would count as two"),
+    "a key for which anybody can sign": ({1: bytes(32)}, "for which anybody can sign"),
+    "no number": ({"1": OWN}, "a client's number"),
+}
+
+
+@pytest.mark.parametrize("kind", [AmongClients, functools.partial(WithHelper, KEYLESS)])
+@pytest.mark.parametrize("wrong", WRONG_DIRECTORIES)
+def test_a_servers_directory_is_refused_before_any_round(kind, wrong):
+    directory, sentence = WRONG_DIRECTORIES[wrong]
+    with pytest.raises((TypeError, ValueError), match=sentence):
+        kind(directory=directory)
+    assert kind(directory={1: OWN}).directory == {1: OWN}

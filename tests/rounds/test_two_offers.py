@@ -15,7 +15,18 @@ from helper_sums import PINNED, helper_in
 import randquant as rq
 from randquant.aggregation import VectorMechanism
 from randquant.channels import Channel, wire
-from randquant.rounds import AmongClients, ClientLimits, Member, Offer, WithHelper, protocol
+from randquant.rounds import (
+    MEMBERSHIP_RECORD,
+    AmongClients,
+    ClientLimits,
+    Member,
+    Membership,
+    Offer,
+    RoundEvent,
+    RunAccountant,
+    WithHelper,
+    protocol,
+)
 from randquant.secure_sums import ProtocolError
 
 CLIENTS, DIMENSION = 8, 16
@@ -147,3 +158,36 @@ def test_a_client_that_is_killed_before_its_engine_keeps_its_state_takes_no_step
         started.take(answers)
     assert len(refusals) == 1
     assert started.mean().shape == (DIMENSION,)
+
+
+def first_requests(offer):
+    """Of a sum among all clients, with a session of its own."""
+    return AmongClients().begin(offer, list(range(CLIENTS)), lambda *_: None).pending[0]
+
+
+LARGER = Offer(VectorMechanism(BIT, 4.0, "aggregate", CLIENTS), 16 * DIMENSION)
+REFUSED_STEPS = {
+    "a later step": lambda now, then: dataclasses.replace(then, step=protocol.UPLOAD),
+    "of this round": lambda now, then: now,
+    "another offer": lambda now, then: dataclasses.replace(then, offer=without_noise().to_text()),
+    "no terms": lambda now, then: dataclasses.replace(then, session=b"a third", terms="{}"),
+    "beyond the limit": lambda now, then: first_requests(LARGER),
+    "keys of nobody": lambda now, then: dataclasses.replace(then, step=protocol.SHARE, inbox={}),
+}
+
+
+@pytest.mark.parametrize("step", REFUSED_STEPS)
+def test_a_step_that_is_refused_of_the_next_sum_leaves_this_rounds_as_it_was(step):
+    state, log = {}, lambda level, line: None
+    spent = RunAccountant(1e-5)
+    spent.compose(RoundEvent(OFFER, frozenset({0})))
+    limits = ClientLimits(1.01 * spent.get_epsilon(1e-5))
+    member = Member(0, limits, state, {}, log)
+    now, then = first_requests(OFFER), first_requests(OFFER)
+    member.answer(now)
+    member.prepare(then)
+    before = copy.deepcopy(state[MEMBERSHIP_RECORD])
+    with pytest.raises(ProtocolError):
+        member.prepare(REFUSED_STEPS[step](now, then))
+    assert state[MEMBERSHIP_RECORD] == before
+    assert Membership.recall(state, now.session, {}).text == OFFER.to_text()

@@ -40,6 +40,7 @@ from randquant.secure_sums import write_request as asked
 from randquant.secure_sums.helper import collector
 from randquant.secure_sums.helper import request as requests
 from randquant.secure_sums.helper.message import HelperKey, _signed_bytes
+from randquant.secure_sums.helper.request import write_listed
 
 
 @pytest.fixture
@@ -338,6 +339,21 @@ def test_a_helper_that_leaves_out_all_but_one(helper):
         server.unmask(answered(terms, server, helper, left_out=range(5)))
     assert exact(server, answered(terms, server, helper, left_out=range(3)), codes)
     assert server.clients == {3, 4, 5}
+
+
+def test_an_answer_whose_list_is_not_that_of_its_sum(helper):
+    """Another client, another reason, one more or none: with these masks the sum would be wrong."""
+    terms, codes, messages = begun(helper, range(5))
+    server = collected(terms, messages)
+    answer = answered(terms, server, helper, left_out=[4])
+    head, listed, total = answer[:36], write_listed({4: 1}), answer[49:]
+    assert answer == head + (1).to_bytes(4, "big") + listed + total
+    for wrong in ({3: 1}, {4: 2}, {3: 1, 4: 1}, {}):
+        entries = len(wrong).to_bytes(4, "big") + write_listed(wrong)
+        with pytest.raises(ProtocolError, match=r"checksum|channel"):
+            server.unmask(head + entries + total)
+    assert server.refused == {}
+    assert exact(server, answer, codes)
 
 
 def test_an_answer_of_another_session_or_none(helper):

@@ -699,7 +699,7 @@ def describe_influence(mechanism: UpdateMechanism, dimension: int, clients: int)
         >>> describe_influence(rq.VectorMechanism(bit, 1.0, "aggregate", 60), 650, 100)
         'one hostile client of 100 moves the mean by at most 0.417 (l2) by valid codes, 41.7 by \
 any vector where codes are not proven; an honest client that replaces its update moves the exact \
-mean by at most 0.02; with proofs a client sends 12,620 bytes'
+mean by at most 0.0201; with proofs a client sends 12,620 bytes'
     """
     # Only here: most of what imports mechanisms needs no proofs.
     from randquant.secure_sums.helper.proven import proven_bytes
@@ -719,10 +719,9 @@ mean by at most 0.02; with proofs a client sends 12,620 bytes'
         "proven"
     )
     if mechanism.clip_norm is not None:
-        by_update = f"{2 * mechanism.clip_norm / clients:.3g}"
         line += (
             "; an honest client that replaces its update moves the exact mean by at most "
-            f"{by_update}"
+            f"{round_up(2 * mechanism.clip_norm / clients, 3)}"
         )
     with contextlib.suppress(ValueError):  # of more codes than can be proven
         upload_bytes = proven_bytes(mechanism.size(dimension), largest)

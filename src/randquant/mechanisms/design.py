@@ -461,6 +461,8 @@ def optimal(
         ([-2.164, 2.164], 4.3494)
     """
     clip = validate.real("clip", clip, low=1e-30, high=1e30)
+    validate.flag("symmetric", symmetric)
+    validate.flag("lattice", lattice)
     if (values is None) == (levels is None):
         raise ValueError(
             "Expected either values or a number of levels to search for, not both, got "

@@ -132,6 +132,7 @@ class UpdateSetting:
         validate.choice("trust", self.trust, ("local", "aggregate"))
         validate.real("clip_norm", self.clip_norm, low=1e-25, high=1e12)
         validate.choice("neighboring", self.neighboring, ("replace_one", "zero_out"))
+        validate.flag("server_noise", self.server_noise)
         if self.coordinates is not None:
             validate.whole(
                 "coordinates", self.coordinates, low=1, high=self.size,

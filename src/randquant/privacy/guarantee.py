@@ -108,6 +108,8 @@ class Guarantee:
             raise ValueError(f"Expected epsilon >= 0, got epsilon={self.epsilon}.")
         if not 0 <= self.delta <= 1:
             raise ValueError(f"Expected 0 <= delta <= 1, got delta={self.delta}.")
+        validate.flag("hidden", self.hidden)
+        validate.flag("simulated", self.simulated)
 
     def __add__(self, other: Guarantee) -> Guarantee:
         """Return the guarantee of both together, one after the other: epsilons add, and deltas.

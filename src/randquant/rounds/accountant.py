@@ -96,7 +96,7 @@ class RunAccountant:
         if max_epsilon is not None and max_epsilon != math.inf:
             max_epsilon = validate.real("max_epsilon", max_epsilon, above=0)
         self.max_epsilon = max_epsilon
-        self.stable, self.counts_on = stable, counts_on
+        self.stable, self.counts_on = validate.flag("stable", stable), counts_on
         self._spent: dict[int, Counter[Offer]] = {}
         self.num_releases = 0
 

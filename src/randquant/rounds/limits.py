@@ -105,6 +105,7 @@ class ClientLimits:
         validate.real("delta", self.delta, above=0, below=1)
         validate.choice("neighboring", self.neighboring, NEIGHBORINGS)
         validate.choice("trust", self.trust, ("local", "aggregate"))
+        validate.flag("all_neighbours", self.all_neighbours)
         validate.whole("colluders", self.colluders, low=0)
         validate.real("threshold", self.threshold, above=0, high=1)
         if self.helper is not None and not HELPER_PATTERN.fullmatch(str(self.helper)):

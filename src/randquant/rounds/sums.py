@@ -40,6 +40,7 @@ from randquant.secure_sums.terms import (
     Losses,
     ProtocolError,
     Terms,
+    check_directory,
     share_of_neighbours,
 )
 
@@ -283,6 +284,18 @@ def fewest(mechanism: UpdateMechanism, least: int | None) -> int:
     return least
 
 
+def _check_shared(sums: AmongClients | WithHelper) -> None:
+    # The settings that both kinds of secure sums have.
+    if sums.least is not None:
+        validate.whole("least", sums.least, low=1)
+    # A text from a file, such as "false", would count as true: a client that reconnects under
+    # another number would then be promised less than it has spent.
+    validate.flag("stable_numbers", sums.stable_numbers)
+    # Here, and not in a round: clients would train in vain.
+    if sums.directory is not None:
+        check_directory(sums.directory)
+
+
 def check_enough(clients: Sequence[int], least: int) -> None:
     # Before any client is asked: a round that must fail later would cost them its epsilon.
     if len(clients) < least:
@@ -429,7 +442,8 @@ class AmongClients:
 
     Args:
         least: fewest clients in a sum, at least `mechanism.cohort` plus the number of clients that
-            may collude with the server; by default the cohort.
+            may collude with the server; by default the cohort. Under local trust, of which there
+            are no sums, the fewest in a mean.
         neighbours: how many others each client shares masks with; None for all. Fewer are faster,
             and clients must allow them (`QuantizeMod(all_neighbours=False)`).
         losses: losses of clients that a sum must withstand; they choose the number of neighbours,
@@ -461,6 +475,8 @@ class AmongClients:
 
     def __post_init__(self) -> None:
         validate.convert_numbers(self)
+        _check_shared(self)
+        validate.real("step_timeout", self.step_timeout, above=0)
         if self.neighbours is not None:
             validate.whole("neighbours", self.neighbours, low=1)
         if self.losses is not None:
@@ -516,11 +532,11 @@ class AmongClients:
             ProtocolError: fewer clients than `least`.
             ValueError: not even all others as neighbours withstand `losses`.
         """
-        # Each client's own noise protects it from the server: a secure sum would add nothing.
-        if offer.mechanism.trust == "local":
-            return PlainSum(offer, clients, log)
         least = self.fewest(offer.mechanism)
         check_enough(clients, least)
+        # Each client's own noise protects it from the server: a secure sum would add nothing.
+        if offer.mechanism.trust == "local":
+            return PlainSum(offer, clients, log, least)
         session, bits = os.urandom(protocol.SESSION_BYTES), offer.sum_bits(len(clients))
         degree = self.degree(len(clients), log)
         digest = bytes.fromhex(offer.digest)
@@ -665,7 +681,8 @@ class WithHelper:
         helper: the connection to it.
         least: fewest clients in a sum, at least `mechanism.cohort` plus the number of clients that
             may collude with the server; by default the cohort. 1 where the helper adds the noise
-            (`Privacy.noise`): then no guarantee relies on other clients.
+            (`Privacy.noise`): then no guarantee relies on other clients. As in `AmongClients` under
+            local trust.
         directory: public keys of all clients' identities by number, 32 bytes of Ed25519; the helper
             should have the same.
         stable_numbers: as in `AmongClients`.
@@ -698,6 +715,7 @@ class WithHelper:
                 f"{validate.shown(self.helper)}."
             )
         validate.choice("integrity", self.integrity, get_args(Integrity))
+        _check_shared(self)
 
     def check(self, log: Log) -> None:
         """Log the helper's key, before any client is asked.
@@ -731,11 +749,11 @@ class WithHelper:
         Raises:
             ProtocolError: fewer clients than `least`, or no helper.
         """
-        # Each client's own noise protects it from the server: no helper is needed.
-        if offer.mechanism.trust == "local":
-            return PlainSum(offer, clients, log)
         least = self.fewest(offer.mechanism)
         check_enough(clients, least)
+        # Each client's own noise protects it from the server: no helper is needed.
+        if offer.mechanism.trust == "local":
+            return PlainSum(offer, clients, log, least)
         # Before any client is asked: the helper would refuse the request for the sum.
         if len(text := offer.to_text()) > MAX_OFFER_BYTES:
             raise ProtocolError(

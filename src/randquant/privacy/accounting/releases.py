@@ -302,6 +302,7 @@ class GaussianRelease(_Sums):
     def __post_init__(self) -> None:
         validate.convert_numbers(self)
         check_words(self.trust, self.neighboring, ("local", "central"))
+        validate.flag("one_example", self.one_example)
         # Squares of numbers outside these bounds would overflow or underflow.
         validate.real("noise_multiplier", self.noise_multiplier, low=1e-100, high=1e101)
         check_size(self.dimension, self.rounds)

@@ -495,6 +495,9 @@ class Sampled(ReleaseDefaults):
         validate.real("rate", self.rate, above=0, high=1, why="it is a probability")
         validate.whole("rounds", self.rounds, low=0, high=2**53)
         validate.choice("scheme", self.scheme, DRAWS)
+        # A text such as "false" would count as true: as a claim that nobody sees who takes part.
+        validate.flag("hidden", self.hidden)
+        validate.flag("models", self.models)
         check_one_round("release", self.release)
         check_unseen(self.release, self.scheme, self.hidden, self.models)
         check_absent(self.absent, self.release, self.scheme)
@@ -624,6 +627,9 @@ class HiddenCohorts:
         validate.whole("population", self.population, low=1, high=2**53)
         validate.whole("cohort", self.cohort, low=1, high=self.population)
         validate.whole("rounds", self.rounds, low=1, high=2**53)
+        validate.flag("models", self.models)  # as in `Sampled`
+        if self.everybody_sends is not None:
+            validate.flag("everybody_sends", self.everybody_sends)
 
     @property
     def participations(self) -> int:
@@ -695,6 +701,7 @@ def run_release(
     """
     validate.answers("mechanism", mechanism, "a mechanism", "release")
     validate.choice("neighboring", neighboring, NEIGHBORINGS)
+    validate.flag("numbers", numbers)
     release = _one_run(mechanism, dimension, rounds, neighboring, examples, numbers, cohorts)
     unit: Unit = "client" if examples is None else "example"
     # A mechanism of somebody's own may know one relation only, whatever it is asked for.
