@@ -250,6 +250,8 @@ def test_the_page_says_what_was_spent_what_it_assumes_and_what_was_measured():
         assert said in words
     words = Page(page(History("FedAvg", rows, spent, {2: {"clients' accuracy": 0.25}}))).words
     assert "25.00 % mean of its clients, with noise, of the model before round 2" in words
+    measured = {3: {"accuracy": 1, "words": "none", "counts": [4, 5]}}
+    assert History("FedAvg", rows, spent, measured).measured == {3: {"accuracy": 1.0}}
     assert "Accuracy Not measured" in Page(page(History("FedAvg", [], spent, {}))).words
 
 

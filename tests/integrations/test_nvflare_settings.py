@@ -107,6 +107,14 @@ def test_with_a_helper_too_a_round_has_min_clients_or_more(min_clients, tmp_path
     assert server.run().sums[-1].terms.least == max(2, min_clients)
 
 
+def test_what_a_sum_needs_holds_where_nothing_is_summed_too(tmp_path):
+    """Under local trust codes are visible: a site that is lost must not leave fewer in the mean."""
+    sums = WithHelper(helper_in(tmp_path / "helper"), least=2)
+    server = Seen(tmp_path / "a", sums=sums, min_clients=1, patience=1)
+    round_sum = server.run().sums[-1]
+    assert (type(round_sum).__name__, round_sum._least) == ("PlainSum", 2)
+
+
 SITE = {  # setting: (a value, what changes)
     "epsilon": (0.5, {"epsilon": 0.5}),
     "folder": ("other", None),

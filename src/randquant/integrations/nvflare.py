@@ -518,7 +518,7 @@ class QuantizeController(Controller):
         if self.sums is not None and offer.mechanism.trust == "aggregate":
             return replace(self.sums, least=self._min_sites).begin(offer, clients, log)
         # A site gets one message a round, which leaves none for drawing a seed with the server.
-        return PlainSum(offer, clients, log, self.min_clients, drawn=False)
+        return PlainSum(offer, clients, log, self._min_sites, drawn=False)
 
     def _task_data(self, round_sum: RoundSum) -> Shareable:
         headers = {AppConstants.CURRENT_ROUND: self._run.done, AppConstants.NUM_ROUNDS: self.rounds}

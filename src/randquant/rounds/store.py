@@ -104,8 +104,13 @@ class History:
     other_relation: Guarantee | None = None
 
     def __post_init__(self) -> None:
+        # Flower's records hold whole numbers, too: how many of the test's examples were right.
         numbers = {
-            number: {name: value for name, value in metrics.items() if isinstance(value, float)}
+            number: {
+                name: float(value)
+                for name, value in metrics.items()
+                if isinstance(value, (int, float))
+            }
             for number, metrics in self.measured.items()
         }
         object.__setattr__(self, "measured", numbers)
