@@ -152,7 +152,10 @@ def _rendered(record: RunRecord, folder: Path, uncovered: bool) -> str:
         return render(record, baseline, uncovered=uncovered)
     # Clients' numbers, such as their loss, are further coordinates of the same update.
     dimension = record.summary.dimension + len(record.config.privacy.numbers)
-    sentence = describe_influence(mechanism, dimension, record.config.cohort)
+    # Where absent clients send zeros, a sum has more clients than its mean is divided by.
+    config, hidden = record.config, record.config.hidden_cohorts
+    summed = config.cohort if hidden is None else hidden.summands(mechanism.trust)
+    sentence = describe_influence(mechanism, dimension, summed, config.cohort)
     return render(record, baseline, channel, sentence, uncovered)
 
 
