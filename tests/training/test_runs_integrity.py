@@ -26,6 +26,7 @@ from randquant.reports import report_run
 from randquant.training import (
     Algorithm,
     RunStore,
+    State,
     Task,
     TrainConfig,
     mechanism_fingerprint,
@@ -544,3 +545,13 @@ def test_a_run_states_all_that_was_measured_after_its_last_round(finished):
 def test_a_record_of_what_was_sent_that_contradicts_itself_is_none(wrong, finished):
     with pytest.raises(ValueError, match=f"Expected {next(iter(wrong))} "):
         dataclasses.replace(stores.read_sent(finished[0]), **wrong)
+
+
+def test_a_checkpoint_is_bound_to_all_that_its_guarantee_rests_on(run):
+    """To the settings, and to the channel, which may be read from a file that they only name."""
+    sent, content = RunStore(run).sent_rounds(), RunStore(run).state("latest")
+    State.from_bytes(content, sent.identity, run)
+    for name in ("settings", "channel"):
+        other = dataclasses.replace(sent, **{name: "0" * 64})
+        with pytest.raises(ValueError, match="Expected the configuration that the checkpoint"):
+            State.from_bytes(content, other.identity, run)
