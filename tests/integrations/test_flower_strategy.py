@@ -288,7 +288,7 @@ class Stubborn(FedAvg):
 def test_whom_a_strategy_may_not_ask_it_does_not_ask(chosen, rounds):
     """It answers twice and is charged once, or answers beyond its limit."""
     [row] = one_round(noisy("local"))[2].history
-    _, grid, strategy = one_round(
+    _, _, strategy = one_round(
         noisy("local"), inner=Stubborn(chosen), rounds=2, stop_at_epsilon=1.01 * row.epsilon
     )
     asked = [each for each in strategy.history if not each.failed]
