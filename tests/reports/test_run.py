@@ -19,6 +19,7 @@ import randquant as rq
 from randquant.aggregation import describe_influence
 from randquant.reports import LARGE_EPSILON, render_run
 from randquant.reports import run as pictures
+from randquant.reports.pages import how_to_compare
 from randquant.training import Run, configured_mechanism
 
 HOSTILE = "<script>alert('1')</script>\"><img src=https://example.org/x>&amp;"
@@ -234,3 +235,16 @@ def test_a_loss_is_in_nats_where_it_is_a_cross_entropy(losses, label) -> None:
         drawn += pictures.training_charts(runs[0], None)
     labels = {each.y.label for each in drawn if each.title.startswith("Loss")}
     assert labels == {label}
+
+
+@pytest.mark.parametrize("stated", ["replace_one", "zero_out"])
+def test_each_figure_is_compared_with_those_of_its_own_relation(stated) -> None:
+    figures = {"replace_one": 4.0, "zero_out": 2.0}
+    guarantees = {
+        name: dataclasses.replace(promise(epsilon), neighboring=name)
+        for name, epsilon in figures.items()
+    }
+    [other] = [each for name, each in guarantees.items() if name != stated]
+    [(_, text)] = how_to_compare(guarantees[stated], other)
+    assert "for adding or removing one client with ε ≤ 2:" in text
+    assert "for replacing one with ε ≤ 4." in text
