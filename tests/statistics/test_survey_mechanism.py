@@ -114,6 +114,22 @@ def test_a_vector_of_other_terms_is_refused(mechanism):
         mechanism.update(ward(0, records=501), Key.from_seed(0))
 
 
+def test_a_message_to_another_question_is_not_added_up():
+    """It has the same integers, modulus and noise, and counts something else."""
+    asked, other = (
+        SurveyMechanism(survey({"sex": rq.Counts(of)}, 1.0, 1e-6, "aggregate", 2, 2))
+        for of in (["f", "m"], ["m", "f"])
+    )
+    assert (asked.terms.bits, asked.dimension) == (other.terms.bits, other.dimension)
+    sent = [
+        each.encode(each.update({"sex": "f"}, Key.from_seed(0)), Key.generate())
+        for each in (asked, asked, other)
+    ]
+    asked.mean(sent[:2])
+    with pytest.raises(ValueError, match="Expected"):
+        asked.mean(sent[1:])
+
+
 def test_a_vector_bears_the_whole_digest_of_its_terms(mechanism):
     """Of half the bits somebody found two surveys in 19 minutes: small steps, and large ones."""
     update = mechanism.update(ward(0), Key.from_seed(0))

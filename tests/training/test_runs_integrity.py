@@ -394,6 +394,19 @@ def test_what_is_a_users_own_is_not_taken_for_a_run_that_was_cut_off(tmp_path):
         shutil.rmtree(tmp_path / "own")
 
 
+@pytest.mark.parametrize("within", ["", "baseline"])
+@pytest.mark.parametrize("name", ["run.sqlite.partial", "run.sqlite.partial-journal"])
+def test_a_link_is_not_taken_for_what_a_run_that_was_cut_off_has_left(name, within, tmp_path):
+    (tmp_path / "thesis.tex").write_text("own")
+    home = tmp_path / "own" / within
+    home.mkdir(parents=True)
+    (home / name).symlink_to(tmp_path / "thesis.tex")
+    for overwrite in (False, True):
+        with pytest.raises(FileExistsError, match="which holds other files"):
+            problems.create_run(tmp_path / "own", SMALL, overwrite=overwrite)
+    assert (home / name).read_text() == "own"
+
+
 def test_of_two_processes_that_begin_a_run_in_a_folder_one_is_refused(tmp_path, monkeypatch):
     folder = tmp_path / "run"
     folder.mkdir()
