@@ -90,3 +90,16 @@ def test_a_file_of_other_tables_or_with_programmes_is_refused(more, database):
     for opened in (database.transaction, database.reading):
         with pytest.raises(OSError, match="Expected the tables of a test's file"), opened():
             pass
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there are no such modes")
+@pytest.mark.parametrize("mode", [0o640, 0o620, 0o610, 0o604, 0o602, 0o601])
+def test_a_file_that_anybody_else_may_open_is_refused(mode, database):
+    """There are keys in it: a group that reads it is as bad as everybody."""
+    database.path.chmod(mode)
+    for opened in (database.transaction, database.reading):
+        with pytest.raises(OSError, match=f"for its owner alone, got mode {mode:o}"), opened():
+            pass
+    database.path.chmod(0o400 | 0o200)
+    with database.reading():
+        pass

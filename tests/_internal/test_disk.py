@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 
 import pytest
 
@@ -84,3 +85,23 @@ def test_who_may_read_a_file_is_its_writers_choice(tmp_path):
         os.umask(before)
     modes = [(tmp_path / name).stat().st_mode & 0o777 for name in ("secret", "page")]
     assert modes == [0o600, 0o644]
+
+
+def test_a_new_files_content_is_on_the_disk_before_its_name_and_both_before_it_returns(
+    tmp_path, monkeypatch
+):
+    """A power cut then leaves the old file or the whole new one, and never forgets the new name."""
+    steps, replace = [], os.replace
+
+    def flushed(file):
+        steps.append("folder" if stat.S_ISDIR(os.fstat(file).st_mode) else "content")
+
+    def renamed(*names):
+        steps.append("name")
+        replace(*names)
+
+    monkeypatch.setattr(os, "fsync", flushed)
+    monkeypatch.setattr(os, "replace", renamed)
+    monkeypatch.setattr(files.sys, "platform", "linux")
+    serialization.write_atomic(tmp_path / "account", b"ours")
+    assert steps == ["content", "name", "folder"]

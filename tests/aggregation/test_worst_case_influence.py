@@ -128,3 +128,19 @@ def test_clients_move_the_mean_as_far_as_some_noise_of_all():
     mechanism = vectors(stochastic_rounding(2.0, 2, 2.0))
     noise = np.sqrt(8) * mechanism.expected_error(8).deviation(CLIENTS, 0.0)
     assert mechanism.influence(8, CLIENTS) == pytest.approx(2 / np.sqrt(CLIENTS) * noise, rel=0.01)
+
+
+@pytest.mark.parametrize("clients", [3, 6, 7, 13, 50, 100])
+def test_no_bound_of_the_line_is_rounded_down(clients):
+    line = describe_influence(vectors(), 8, clients)
+    [by_update] = re.findall(r"the exact mean by at most ([^;]+)", line)
+    assert Fraction(2, clients) <= Fraction(by_update) <= Fraction(2, clients) * Fraction(101, 100)
+
+
+def test_a_sum_with_zeros_of_the_absent_is_moved_as_far_as_its_modulus_allows():
+    """Of 3,000 summed vectors, divided by the 50 that take part on average."""
+    lines = [describe_influence(vectors(), 8, 3000, divisor) for divisor in (None, 50)]
+    assert all(line.startswith("one hostile client of 3,000 moves") for line in lines)
+    found = r"most (\S+) \(l2\).* codes, (\S+) by any .* mean by at most ([^;]+)"
+    plain, padded = (list(map(float, re.findall(found, line)[0])) for line in lines)
+    assert padded == pytest.approx([60 * each for each in plain], rel=0.02, abs=0)

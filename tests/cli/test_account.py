@@ -1,12 +1,12 @@
 """`randquant account`: who sees in which rounds a client takes part."""
 
 import pytest
-from command_line import printed
+from command_line import printed, refused
 from slow import slow
 
 import randquant as rq
-from randquant.aggregation import CentralGaussian
-from randquant.privacy import MODEL_TERMS
+from randquant.aggregation import CentralGaussian, LocalGaussian
+from randquant.privacy import MODEL_TERMS, HiddenCohorts, run_release
 
 GAUSSIAN = "account gaussian --clip-norm 1 --noise-multiplier 0.5 --dimension 8 --rounds 4"
 
@@ -56,3 +56,14 @@ def test_it_is_said_that_a_helper_adds_the_noise(server, who, capsys):
     [line] = [line for line in text.splitlines() if line.startswith("Clients add no noise")]
     assert who in line
     assert "nothing holds against the server if the helper leaves out its noise" in line
+
+
+def test_where_absent_clients_send_nothing_a_server_that_sees_codes_sees_who_takes_part(capsys):
+    """`--everybody-sends` is what decides, whatever is usual with such a mechanism."""
+    command = "account local-gaussian --clip-norm 1 --noise-multiplier 3 --dimension 8 --rounds 4"
+    command += " --participation poisson --of-rounds 64"
+    cohorts = HiddenCohorts("poisson", 64, 4, 64, models=False, everybody_sends=True)
+    release = run_release(LocalGaussian(1.0, 3.0), 8, 64, cohorts=cohorts)
+    text = printed(capsys, f"{command} --everybody-sends")
+    assert str(rq.account([release], 1e-5)) in text
+    assert "Expected central trust or hidden participation" in refused(capsys, command)

@@ -24,6 +24,7 @@ from flwr.clientapp import ClientApp
 
 from randquant.integrations import HEAD, INBOX, STYPE
 from randquant.integrations.flower.messages import PAYLOAD
+from randquant.rounds.limits import MEMBERSHIP_RECORD
 
 
 @pytest.mark.parametrize("trust", ["local", "aggregate"])
@@ -114,3 +115,13 @@ def test_two_records_of_arrays_are_refused(where):
     if where == "request":
         changed_request(grid, "upload", lambda m: m.content.update({"more": model()}))
     all_refuse("", exact(), grid)
+
+
+@pytest.mark.parametrize("trust", ["local", "aggregate"])
+def test_whoever_could_not_upload_has_left_the_sum_and_keeps_none_of_its_secrets(trust):
+    """Else it would go on to reveal its share of a sum that it is not in."""
+    train = lambda node, *given: (fails if node == 2 else mover)(node, *given)  # noqa: E731
+    _, grid, _ = one_round(exact(trust), train=train)
+    assert MEMBERSHIP_RECORD not in grid.contexts[2].state
+    after = [step for step, node, *_ in grid.seen if node == 2]
+    assert after[-1] == "upload"

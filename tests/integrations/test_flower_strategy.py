@@ -21,7 +21,7 @@ from flower_rounds import (
 )
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import strategy as strategies
-from flwr.serverapp.strategy import FedAdam, FedAvgM
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -267,3 +267,32 @@ def test_losses_that_no_graph_withstands_fail_a_round_before_anybody_is_asked(ca
         AmongClients(losses=6)
     with pytest.raises(ValueError, match="Expected neighbours >= 1"):
         AmongClients(neighbours=0)
+
+
+class Stubborn(FedAvg):
+    """Asks the same clients in every round, whoever may take part."""
+
+    def __init__(self, chosen):
+        super().__init__(fraction_evaluate=0.0)
+        self.chosen = chosen
+
+    def configure_train(self, server_round, arrays, config, grid):
+        content = RecordDict({"arrays": arrays, "config": config})
+        return [Message(content, node, "train") for node in self.chosen]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "rounds"), [([1, 2, 2], 0), ([1, 2, 99], 0), ([1, 2, 3], 1)],
+    ids=["twice", "not there", "beyond its epsilon"],
+)  # fmt: skip
+def test_whom_a_strategy_may_not_ask_it_does_not_ask(chosen, rounds):
+    """It answers twice and is charged once, or answers beyond its limit."""
+    [row] = one_round(noisy("local"))[2].history
+    _, _, strategy = one_round(
+        noisy("local"), inner=Stubborn(chosen), rounds=2, stop_at_epsilon=1.01 * row.epsilon
+    )
+    asked = [each for each in strategy.history if not each.failed]
+    assert len(asked) == rounds == strategy.accountant.num_releases
+    for each in strategy.history[rounds:]:
+        assert "Expected each client once in a round and within its epsilon" in each.failed
+    assert len(strategy.history) == 2

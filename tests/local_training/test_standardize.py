@@ -23,6 +23,7 @@ from randquant.local_training import (
     make_problem,
     plan_query,
 )
+from randquant.local_training.standardize import FeatureStatistics, standardized
 from randquant.planning import planner
 from randquant.privacy import account, round_up
 from randquant.reports import render_run
@@ -309,6 +310,29 @@ def test_one_client_moves_each_row_within_bounds_only():
     wild = asked.survey.vector({"0": np.array([1e30]), "1": np.array([-1e30])}, rq.Key.from_seed(0))
     edge = asked.survey.vector({"0": np.array([1.0]), "1": np.array([0.0])}, rq.Key.from_seed(0))
     assert (wild == edge).all()
+
+
+def test_a_value_beyond_its_bounds_is_learnt_and_predicted_from_as_the_bound():
+    """In a client's data, in test data and in the model, as in the table that was asked."""
+    bounds = [(0.0, 400.0), (0.0, 10.0), (-600.0, 600.0)]
+    statistics = FeatureStatistics(bounds, [150.0, 4.0, 20.0], [90.0, 2.0, 300.0], 2)
+    low, high = (torch.tensor(ends) for ends in zip(*bounds, strict=True))
+    wild, edge = (
+        (values[:, :2], values[:, 2:])
+        for values in (torch.stack([low - 1e3, high + 1e3]), torch.stack([low, high]))
+    )
+    made = [
+        standardized(make_problem(nn.Linear(2, 1), [pair], loss=F.mse_loss, test=pair), statistics)
+        for pair in (wild, edge)
+    ]
+    for each in ("clients", "test"):
+        one, other = (
+            problem.test if each == "test" else problem.clients.sources[0] for problem in made
+        )
+        assert torch.equal(one.features, other.features)
+        assert torch.equal(one.targets, other.targets) is (each == "clients")  # a test's are raw
+    model = Standardized(nn.Linear(2, 1), statistics)
+    assert torch.equal(model(wild[0]), model(edge[0]))
 
 
 def test_what_was_spent_before_counts_beside_what_standardises():

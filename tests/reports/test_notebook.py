@@ -1,12 +1,15 @@
 """Values are shown by their class: a chart, a page, a table in a notebook; others are refused."""
 
+import dataclasses
 import types
 
 import pytest
+from made_runs import promise, record
 from pages import Page
 
 import randquant as rq
-from randquant.reports import notebook
+from randquant.reports import DataTable, notebook, pages
+from randquant.reports.run import facts as run_facts_table
 
 CHANNEL = rq.rqm(clip=1.5, margin=1.5, levels=16, keep=0.42)
 
@@ -53,3 +56,23 @@ def test_what_is_not_covered_is_asked_of_runs_only(tmp_path):
     with pytest.raises(ValueError, match="Expected a Run with uncovered=True, got a Channel"):
         rq.report(CHANNEL, tmp_path / "page.html", uncovered=True)
     assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("simulated", [True, False])
+def test_a_figure_of_a_simulation_is_called_so_in_a_notebook_too(simulated):
+    """Whoever knows the seed subtracts the noise, of a run as of a table."""
+    table = rq.statistics({"a": {"x": 1}, "b": {"x": 0}}, 1.0, queries={"x": rq.Mean(0, 1)}, seed=1)
+    table = dataclasses.replace(
+        table, guarantee=dataclasses.replace(table.guarantee, simulated=simulated)
+    )
+    guarantee = dataclasses.replace(promise(), simulated=simulated)
+    shown = [
+        notebook.display(table),
+        pages.fragment(DataTable(*facts_of(guarantee), "numbers"), []),
+    ]
+    for text in shown:
+        assert ("simulation from a seed: protects nobody" in text) is simulated
+
+
+def facts_of(guarantee):
+    return run_facts_table(types.SimpleNamespace(record=record(guarantee)))

@@ -6,18 +6,21 @@ import dataclasses
 import math
 import re
 from decimal import Decimal
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from made_runs import promise, record
+from made_runs import finished, promise, record
 from pages import Page, check_charts, check_self_contained
 from torch import nn
 
 import randquant as rq
+from randquant.aggregation import describe_influence
 from randquant.reports import LARGE_EPSILON, render_run
 from randquant.reports import run as pictures
-from randquant.training import Run
+from randquant.reports.pages import how_to_compare
+from randquant.training import Run, configured_mechanism
 
 HOSTILE = "<script>alert('1')</script>\"><img src=https://example.org/x>&amp;"
 
@@ -201,3 +204,47 @@ def test_settings_that_a_run_did_not_use_are_left_out_and_padding_is_explained()
     summary = dataclasses.replace(run.summary, guarantee=padded)
     words = Page(render_run(dataclasses.replace(run, summary=summary))).words
     assert "They are 1,024 a round, since an update is padded to that" in words
+
+
+@pytest.mark.parametrize(("sampling", "summed"), [("poisson", 200), ("fixed", 40)])
+def test_under_model_trust_a_page_says_what_is_masked_and_who_moves_the_sum(
+    sampling, summed, tmp_path
+) -> None:
+    """Absent clients send zeros where cohorts vary: all of them are in the sum."""
+    run = record(promise(7.9, "model"), trust="model", sampling=sampling, clip_norm=1.0)
+    page = Page(pictures._rendered(run, tmp_path, False)).words
+    mechanism = configured_mechanism(run.config)
+    told = describe_influence(mechanism, 650, summed, 40)
+    assert told.startswith(f"one hostile client of {summed} ")
+    assert f"O{told[1:]}." in " ".join(page.split())
+    assert f"masked for a sum of {summed} clients" in page
+
+
+@pytest.mark.parametrize(
+    ("losses", "label"), [("cm", "loss"), ("cc", "loss, nats"), ("mm", "loss"), ("c", "loss, nats")]
+)
+def test_a_loss_is_in_nats_where_it_is_a_cross_entropy(losses, label) -> None:
+    names = {"c": "cross_entropy", "m": "mse_loss"}
+    runs = [record(promise(), loss=names[each]) for each in losses]
+    shown = [
+        finished(Path(str(place)), run.config, run.summary.guarantee, *run.metrics)
+        for place, run in enumerate(runs)
+    ]
+    drawn = pictures._charts(shown, list("ab")[: len(shown)])
+    if len(runs) == 1:
+        drawn += pictures.training_charts(runs[0], None)
+    labels = {each.y.label for each in drawn if each.title.startswith("Loss")}
+    assert labels == {label}
+
+
+@pytest.mark.parametrize("stated", ["replace_one", "zero_out"])
+def test_each_figure_is_compared_with_those_of_its_own_relation(stated) -> None:
+    figures = {"replace_one": 4.0, "zero_out": 2.0}
+    guarantees = {
+        name: dataclasses.replace(promise(epsilon), neighboring=name)
+        for name, epsilon in figures.items()
+    }
+    [other] = [each for name, each in guarantees.items() if name != stated]
+    [(_, text)] = how_to_compare(guarantees[stated], other)
+    assert "for adding or removing one client with ε ≤ 2:" in text
+    assert "for replacing one with ε ≤ 4." in text

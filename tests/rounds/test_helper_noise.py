@@ -27,6 +27,7 @@ from randquant.secure_sums import (
     ProtocolError,
     masked_message,
 )
+from randquant.statistics import SurveyMechanism, survey
 
 NODES, DIMENSION, CLIP = range(1, 6), 2048, 64.0
 IDENTITY = Ed25519PrivateKey.generate()
@@ -460,3 +461,20 @@ class Unused:
 
     def answer(self, request):
         raise AssertionError
+
+
+@pytest.mark.parametrize("kind", ["updates", "table"])
+def test_no_party_draws_its_noise_twice_with_one_key(kind):
+    """The difference of two sums with the same noise is that of the clients' values."""
+    mechanism, dimension = noisy(), 8
+    if kind == "table":
+        asked = survey(
+            {"sex": rq.Counts(["f", "m"])}, 1.0, 1e-6, "aggregate", 5, 5, noise="parties"
+        )
+        mechanism = SurveyMechanism(asked)
+        dimension = mechanism.dimension
+    key = Key.generate()
+    mechanism.party_noise(dimension, key)
+    with pytest.raises(ValueError, match="Expected an unused key"):
+        mechanism.party_noise(dimension, key)
+    mechanism.party_noise(dimension, key.fold_in("another sum"))

@@ -114,6 +114,22 @@ def test_a_vector_of_other_terms_is_refused(mechanism):
         mechanism.update(ward(0, records=501), Key.from_seed(0))
 
 
+def test_a_message_to_another_question_is_not_added_up():
+    """It has the same integers, modulus and noise, and counts something else."""
+    asked, other = (
+        SurveyMechanism(survey({"sex": rq.Counts(of)}, 1.0, 1e-6, "aggregate", 2, 2))
+        for of in (["f", "m"], ["m", "f"])
+    )
+    assert (asked.terms.bits, asked.dimension) == (other.terms.bits, other.dimension)
+    sent = [
+        each.encode(each.update({"sex": "f"}, Key.from_seed(0)), Key.generate())
+        for each in (asked, asked, other)
+    ]
+    asked.mean(sent[:2])
+    with pytest.raises(ValueError, match="Expected"):
+        asked.mean(sent[1:])
+
+
 def test_a_vector_bears_the_whole_digest_of_its_terms(mechanism):
     """Of half the bits somebody found two surveys in 19 minutes: small steps, and large ones."""
     update = mechanism.update(ward(0), Key.from_seed(0))
@@ -302,3 +318,17 @@ def test_a_record_that_cannot_be_read_changes_how_no_other_is_read():
             for part in (slice(0, 4), *(slice(k, k + 1) for k in range(4)))
         ]
         assert np.array_equal(vectors[0], sum(vectors[1:]))
+
+
+@pytest.mark.parametrize(
+    ("trust", "noise"),
+    [("local", "clients"), ("aggregate", "clients"), ("aggregate", "parties")],
+)
+def test_no_sum_of_all_that_is_added_leaves_the_modulus(trust, noise):
+    """Under local trust each of many clients adds all of the noise."""
+    clients, asked = 30_000, {"sex": rq.Counts(["f", "m"])}
+    # So small a target that most of the sum is noise.
+    asked = survey(asked, 0.002, 1e-6, trust, clients, clients, noise=noise)
+    largest = clients * max(asked.amplitudes.values())
+    deviation = math.sqrt(asked.law.variance * asked.shares(clients))
+    assert largest + 8 * deviation < 2 ** (asked.bits - 1)

@@ -126,3 +126,14 @@ def test_another_setting_of_a_loss_is_another_loss():
     assert differing(bound(loss=softened(0.1)), bound(loss=softened(0.2))) == {"loss"}
     smooth = nn.CrossEntropyLoss(label_smoothing=0.1)
     assert differing(bound(loss=nn.CrossEntropyLoss()), bound(loss=smooth)) == {"loss"}
+
+
+def test_other_public_examples_for_running_statistics_are_another_model():
+    """The server computes statistics of them at the weights of each round, and clients use them."""
+    torch.manual_seed(0)
+    normed = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 2))
+    first, again, other = (
+        bound(model=normed, buffers="server", public=examples(6, seed)[0]) for seed in (20, 20, 21)
+    )
+    assert not differing(first, again)
+    assert differing(first, other) == {"model"}

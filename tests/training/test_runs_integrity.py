@@ -26,6 +26,7 @@ from randquant.reports import report_run
 from randquant.training import (
     Algorithm,
     RunStore,
+    State,
     Task,
     TrainConfig,
     mechanism_fingerprint,
@@ -393,6 +394,19 @@ def test_what_is_a_users_own_is_not_taken_for_a_run_that_was_cut_off(tmp_path):
         shutil.rmtree(tmp_path / "own")
 
 
+@pytest.mark.parametrize("within", ["", "baseline"])
+@pytest.mark.parametrize("name", ["run.sqlite.partial", "run.sqlite.partial-journal"])
+def test_a_link_is_not_taken_for_what_a_run_that_was_cut_off_has_left(name, within, tmp_path):
+    (tmp_path / "thesis.tex").write_text("own")
+    home = tmp_path / "own" / within
+    home.mkdir(parents=True)
+    (home / name).symlink_to(tmp_path / "thesis.tex")
+    for overwrite in (False, True):
+        with pytest.raises(FileExistsError, match="which holds other files"):
+            problems.create_run(tmp_path / "own", SMALL, overwrite=overwrite)
+    assert (home / name).read_text() == "own"
+
+
 def test_of_two_processes_that_begin_a_run_in_a_folder_one_is_refused(tmp_path, monkeypatch):
     folder = tmp_path / "run"
     folder.mkdir()
@@ -544,3 +558,13 @@ def test_a_run_states_all_that_was_measured_after_its_last_round(finished):
 def test_a_record_of_what_was_sent_that_contradicts_itself_is_none(wrong, finished):
     with pytest.raises(ValueError, match=f"Expected {next(iter(wrong))} "):
         dataclasses.replace(stores.read_sent(finished[0]), **wrong)
+
+
+def test_a_checkpoint_is_bound_to_all_that_its_guarantee_rests_on(run):
+    """To the settings, and to the channel, which may be read from a file that they only name."""
+    sent, content = RunStore(run).sent_rounds(), RunStore(run).state("latest")
+    State.from_bytes(content, sent.identity, run)
+    for name in ("settings", "channel"):
+        other = dataclasses.replace(sent, **{name: "0" * 64})
+        with pytest.raises(ValueError, match="Expected the configuration that the checkpoint"):
+            State.from_bytes(content, other.identity, run)

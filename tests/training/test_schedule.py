@@ -126,3 +126,24 @@ def test_cohorts_that_nobody_sees_are_drawn_by_words_of_the_secret_key_alone(dra
         sample(seen, 1, nobody, key)
     cohorts = [sample(hidden, number, nobody, key) for number in range(1, 6)]
     assert len(set(map(tuple, cohorts))) == 5
+
+
+@pytest.mark.parametrize("draw", ["fixed", "poisson"])
+def test_where_nobody_sees_who_takes_part_a_run_ends_before_its_limit_too(draw):
+    noise = {"clip_norm": 1.0, "noise_multiplier": 3.0}
+    config = TrainConfig(
+        Task(12), "gaussian", noise, cohort=4, rounds=40, trust="model", stop_at_epsilon=2.0,
+        privacy=rq.Privacy(sampling=draw),
+    )  # fmt: skip
+    ledger = Ledger(
+        update_mechanism("gaussian", noise), 1, delta=1e-5, neighboring="replace_one", limit=2.0,
+        cohorts=config.hidden_cohorts,
+    )  # fmt: skip
+    schedule = Schedule(config, ledger, Key.from_seed(0))
+    calls, done = np.zeros(12, dtype=np.int64), 0
+    while (step := schedule.step(done, calls)).cohort is not None:
+        calls[step.cohort] += 1
+        done += 1
+        assert step.epsilon == ledger.epsilon(done) <= 2.0
+    assert ledger.epsilon(done + 1) > 2.0
+    assert done == schedule.declared()[0]

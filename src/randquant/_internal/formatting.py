@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from randquant._internal import validate
 
 
-def round_up(value: float, digits: int = 6, *, grouped: bool = False) -> str:
+def round_up(value: float | Decimal, digits: int = 6, *, grouped: bool = False) -> str:
     """Format a finite number with `digits` significant digits, never below its value.
 
     Args:
@@ -39,7 +39,7 @@ def round_down(value: float, digits: int = 6, *, grouped: bool = False) -> str:
     return _rounded(value, ROUND_FLOOR, digits, grouped)
 
 
-def _rounded(value: float, rounding: str, digits: int, grouped: bool) -> str:
+def _rounded(value: float | Decimal, rounding: str, digits: int, grouped: bool) -> str:
     # Decimal(float) is exact, so this rounds the real number, not its repr.
     context = Context(prec=validate.whole("digits", digits, low=1), rounding=rounding)
     exact = value if isinstance(value, Decimal) else Decimal(validate.number(value))

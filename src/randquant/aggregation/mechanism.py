@@ -11,6 +11,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -678,13 +679,16 @@ def _check_payloads(payloads: Sequence[bytes], cohort: int, log_equal: float) ->
         )
 
 
-def describe_influence(mechanism: UpdateMechanism, dimension: int, clients: int) -> str:
+def describe_influence(
+    mechanism: UpdateMechanism, dimension: int, clients: int, divisor: int | None = None
+) -> str:
     """Bound how far one client moves a secure sum's mean: by codes, by any vector, by its update.
 
     Args:
         mechanism: of the round.
         dimension: coordinates of an update.
-        clients: how many are in the sum.
+        clients: how many are in the sum, those that send zeros included.
+        divisor: the number that the sum is divided by; `clients` by default.
 
     Returns:
         One line, its bounds rounded up; empty where sums are not of codes.
@@ -699,7 +703,7 @@ def describe_influence(mechanism: UpdateMechanism, dimension: int, clients: int)
         >>> describe_influence(rq.VectorMechanism(bit, 1.0, "aggregate", 60), 650, 100)
         'one hostile client of 100 moves the mean by at most 0.417 (l2) by valid codes, 41.7 by \
 any vector where codes are not proven; an honest client that replaces its update moves the exact \
-mean by at most 0.0201; with proofs a client sends 12,620 bytes'
+mean by at most 0.02; with proofs a client sends 12,620 bytes'
     """
     # Only here: most of what imports mechanisms needs no proofs.
     from randquant.secure_sums.helper.proven import proven_bytes
@@ -707,8 +711,9 @@ mean by at most 0.0201; with proofs a client sends 12,620 bytes'
     channel = mechanism.channel
     if mechanism.trust != "aggregate" or channel is None or not clients:
         return ""
+    divisor = clients if divisor is None else divisor
     try:
-        valid = mechanism.influence(dimension, clients)
+        valid = mechanism.influence(dimension, clients) * clients / divisor
     except TypeError:  # a user's own mechanism, for which no bound is known
         return ""
     largest = channel.levels - 1
@@ -719,9 +724,11 @@ mean by at most 0.0201; with proofs a client sends 12,620 bytes'
         "proven"
     )
     if mechanism.clip_norm is not None:
+        # In decimals: a float's last bit would make 0.0201 of 2 / 100.
+        by_update = Decimal(2 * mechanism.clip_norm) / divisor
         line += (
             "; an honest client that replaces its update moves the exact mean by at most "
-            f"{round_up(2 * mechanism.clip_norm / clients, 3)}"
+            f"{round_up(by_update, 3)}"
         )
     with contextlib.suppress(ValueError):  # of more codes than can be proven
         upload_bytes = proven_bytes(mechanism.size(dimension), largest)

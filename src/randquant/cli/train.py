@@ -434,11 +434,10 @@ def _covered(summary: RunSummary, config: TrainConfig) -> str:
 
 
 def _sent_as(summary: RunSummary, config: TrainConfig) -> str:
-    # Under model trust the server sums as for the run's other guarantee.
-    guarantee, hidden = summary.beside or summary.guarantee, config.hidden_cohorts
-    if guarantee is None or guarantee.trust != "aggregate":
+    from randquant.reports.run import summed_clients
+
+    if (clients := summed_clients(summary, config)) is None:
         return ", header included"
-    clients = config.cohort if hidden is None else hidden.summands("aggregate")
     plain = summary.bytes_as_codes
     unmasked = "" if plain is None else f"; {plain:,} bytes as plain codes"
     return f": masked for a sum of {clients:,}, header included, handshake not{unmasked}"

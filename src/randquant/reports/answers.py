@@ -106,7 +106,8 @@ def facts(table: Table) -> Facts:
         for name, answer in table.items()
         for label, each in answer.items()
     ]  # fmt: skip
-    return f"Estimates, {bound(table.guarantee.epsilon)}", COLUMN_NAMES, rows
+    title = f"Estimates, {bound(table.guarantee.epsilon)}"
+    return title + f"; {SIMULATED}" * table.guarantee.simulated, COLUMN_NAMES, rows
 
 
 def as_json(table: Table) -> dict[str, Any]:

@@ -256,9 +256,11 @@ def _meaning(plan: Plan) -> list[str]:
 
 def _hostile(plan: Plan) -> list[str]:
     # Only in a sum: under local trust the server sees each update, and can leave it out.
-    if plan.recommended is None or plan.need.trust != "aggregate":
+    need = plan.need
+    if plan.recommended is None or need.trust == "local":
         return []
-    line = describe_influence(plan.mechanism, plan.need.dimension, plan.need.cohort)
+    # Under model trust absent clients may send zeros: more are summed than are divided by.
+    line = describe_influence(plan.mechanism, need.dimension, need.setting.cohort, need.cohort)
     return [line] if line else []
 
 

@@ -159,7 +159,8 @@ def _rendered(record: RunRecord, folder: Path, uncovered: bool) -> str:
         return render(record, baseline, uncovered=uncovered)
     # Clients' numbers, such as their loss, are further coordinates of the same update.
     dimension = record.summary.dimension + len(record.config.privacy.numbers)
-    sentence = describe_influence(mechanism, dimension, record.config.cohort)
+    summed = summed_clients(record.summary, record.config) or 0
+    sentence = describe_influence(mechanism, dimension, summed, record.config.cohort)
     return render(record, baseline, channel, sentence, uncovered)
 
 
@@ -290,11 +291,28 @@ def _upload_card(run: RunRecord) -> Card:
         f"{ratio:.2f} times {word} than floats of 4 bytes ({formatting.byte_size(floats)})",
         f"{summary.bits_per_coordinate:.2f} bits per coordinate, header included",
     ]
-    if summary.guarantee is not None and summary.guarantee.trust == "aggregate":
-        summed = formatting.count(run.config.cohort, "client")
+    if (clients := summed_clients(summary, run.config)) is not None:
+        summed = formatting.count(clients, "client")
         lines.append(f"masked for a sum of {summed}; its handshake is further traffic")
         lines.append(f"{formatting.byte_size(summary.bytes_as_codes)} as plain codes")
     return "Upload per client and round", formatting.byte_size(upload), lines
+
+
+def summed_clients(summary: RunSummary, config: TrainConfig) -> int | None:
+    """Return how many clients' vectors are in a secure sum; None if they are sent unmasked.
+
+    Under model trust absent clients may send zeros: then more are summed than the mean is divided
+    by.
+    """
+    if (stated := summary.beside or summary.guarantee) is None:
+        return None
+    trust, hidden = stated.trust, config.hidden_cohorts
+    # The models' readers see no sum: who adds up is known by the mechanism then.
+    if trust == "model" and (mechanism := stored_mechanism(config)) is not None:
+        trust = mechanism.trust
+    if trust != "aggregate":
+        return None
+    return config.cohort if hidden is None else hidden.summands(trust)
 
 
 def _guarantee_card(run: RunRecord) -> Card:
@@ -504,7 +522,7 @@ def training_charts(run: RunRecord, baseline: RunRecord | None) -> list[Figure]:
     loss = lines(lambda m: m.loss)
     charts: list[Figure] = [
         line_chart("Accuracy on test data, per round", accuracy, "round", "accuracy, %"),
-        line_chart("Loss on test data, per round", loss, "round", _loss_label(run)),
+        line_chart("Loss on test data, per round", loss, "round", _loss_label(run.config)),
     ]
     # A regression has a loss and no accuracy.
     charts = charts if run.summary.accuracy is not None else charts[1:]
@@ -517,7 +535,7 @@ def _uncovered_charts(run: RunRecord) -> list[Figure]:
     return [
         line_chart(f"{title}: no ε covers it", [(label, points, "c1")], "round", up)
         for title, label, points, up in (
-            ("Loss on clients' training data", "mean of the cohort", loss, _loss_label(run)),
+            ("Loss on clients' training data", "mean of the cohort", loss, _loss_label(run.config)),
             ("Time of each round", "all clients on one machine", seconds, "seconds"),
         )
     ]
@@ -572,8 +590,10 @@ def _spent_in_all(guarantee: Guarantee) -> str:
     return formatting.spent(guarantee.epsilon) + f"; {SIMULATED}" * guarantee.simulated
 
 
-def _loss_label(run: RunRecord) -> str:
-    return "loss, nats" if "cross_entropy" in run.config.task.loss else "loss"
+def _loss_label(*configs: TrainConfig | None) -> str:
+    # Only a cross entropy is in nats.
+    nats = all(config is not None and "cross_entropy" in config.task.loss for config in configs)
+    return "loss, nats" if nats else "loss"
 
 
 def _epsilon_chart(run: RunRecord) -> list[Figure]:
@@ -673,9 +693,10 @@ def _charts(runs: Sequence[Status], labels: Sequence[str]) -> list[Figure]:
         return drawn
 
     accuracy = lines(lambda m: None if m.accuracy is None else 100 * m.accuracy)
+    loss, label = lines(lambda m: m.loss), _loss_label(*(run.config for run in runs))
     charts: list[Figure] = [
         line_chart("Accuracy on test data, per round", accuracy, "round", "accuracy, %"),
-        line_chart("Loss on test data, per round", lines(lambda m: m.loss), "round", "loss, nats"),
+        line_chart("Loss on test data, per round", loss, "round", label),
     ]
     epsilon = lines(lambda m: m.epsilon)
     if any(math.isfinite(y) for _, points, _ in epsilon for _, y in points):
