@@ -78,9 +78,12 @@ MIN_TERM = 1e-290
 ROUND_UP_FACTOR = 1 + 2.0**-36
 """Above the rounding of sums of logarithms (Proposition 21)."""
 
+ALL_PAIRS: tuple[Neighboring, float] = ("replace_one", math.inf)
+"""Relation and largest distance where any pair of inputs counts."""
+
 SUFFICIENT_PAIRS_SHARE = 0.97
 """Where an attack on pairs that neighbours may have attains this share of one on all pairs, their
-bound is that of all pairs: what could still be gained is below 3 %, or for want of an attack."""
+bound is that of all pairs: hardly more than 3 % could still be gained."""
 
 
 def kappa_sum(
@@ -155,7 +158,7 @@ def _kappa_sum(
     single = kappa(channel, order, neighboring, None if math.isinf(farthest) else farthest)
     if clients == 1:
         return single
-    pairs, whole = (neighboring, farthest), ("replace_one", math.inf)
+    pairs, whole = (neighboring, farthest), ALL_PAIRS
     if math.isinf(single.upper):
         # theory/vector-sums.md, Proposition 5.
         lower, witness = infinite_case(channel, single.witness)
