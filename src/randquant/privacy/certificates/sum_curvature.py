@@ -166,18 +166,18 @@ def _kappa_sum(
     # theory/vector-sums.md, Proposition 1: counting on fewer is a bound.
     counted = min(clients, MAX_SUM_CLIENTS)
     lower, witness = by_distance(channel, counted - 1, order, *pairs)
+    strongest = by_distance(channel, counted - 1, order, *whole)[0]
     upper = single.upper
-    if pairs != whole:
-        # theory/vector-sums.md, Proposition 23: a bound for all pairs is one for fewer.
-        upper = min(upper, _kappa_sum(channel, clients, order, *whole).upper)
-    enough = SUFFICIENT_PAIRS_SHARE * by_distance(channel, counted - 1, order, *whole)[0]
-    if pairs == whole or lower < enough:
+    if pairs == whole or lower < SUFFICIENT_PAIRS_SHARE * strongest:
         upper = min(upper, _upper(channel, counted - 1, order, lower, *pairs))
         fewer = 1 << (counted - 1).bit_length() - 1
         # theory/vector-sums.md, Proposition 1. Where an attack on fewer clients attains more than
         # this bound, theirs cannot be smaller.
         if fewer > 1 and by_distance(channel, fewer - 1, order, *pairs)[0] < upper:
             upper = min(upper, _kappa_sum(channel, fewer, order, *pairs).upper)
+    if pairs != whole and upper > strongest:
+        # theory/vector-sums.md, Proposition 23: a bound for all pairs is one for fewer.
+        upper = min(upper, _kappa_sum(channel, clients, order, *whole).upper)
     # theory/vector-sums.md, Proposition 1: a lower end for fewer clients is none for more.
     lower = lower if clients == counted else 0.0
     return Kappa(at_most(lower, upper), upper, order, witness)
