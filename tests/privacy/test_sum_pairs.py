@@ -116,8 +116,8 @@ def test_pairs_in_whole_numbers_are_within_the_interval(name, pairs, order):
     others = [[int(w) for w in each] for each in channel.weights]
     for rest in itertools.combinations_with_replacement(others, 2):
         for x, y in around:
-            laws = [summed([row(channel, at), *rest]) for at in (x, y)]
-            exact = max(exact, *(over_square(*way, order, x - y) for way in (laws, laws[::-1])))
+            p, q = (summed([row(channel, at), *rest]) for at in (x, y))
+            exact = max(exact, over_square(p, q, order, x - y), over_square(q, p, order, x - y))
     assert exact <= found.upper * (1 + 1e-12)
     assert found.lower <= found.upper
     if order == 2 or relation == "zero_out":  # steep channels are bounded loosely elsewhere
@@ -129,12 +129,11 @@ def test_pairs_in_whole_numbers_are_within_the_interval(name, pairs, order):
 
 @pytest.mark.parametrize("name", FEW)
 def test_fewer_pairs_never_cost_more(name):
-    channel = CHANNELS[name]
+    channel, slack = CHANNELS[name], 1 + 2.0**-5  # of searches on grids, which stop within 2^-6
     for clients, order in itertools.product((1, 3), (1.5, 8.0)):
         whole = kappa_sum(channel, clients, order).upper
         zeros = kappa_sum(channel, clients, order, "zero_out").upper
         near = [kappa_sum(channel, clients, order, "zero_out", at).upper for at in (0.5, 0.01)]
-        slack = 1 + 2.0**-5  # of searches on grids, which stop within 2^-6
         assert zeros <= whole * (1 + (clients == 1) * 2.0**-12)
         assert near[1] <= near[0] * slack <= zeros * slack**2
     sums = [kappa_sum(channel, n, 8.0, "zero_out").upper for n in (1, 2, 3, 4, 8)]

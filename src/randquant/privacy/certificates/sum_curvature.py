@@ -7,7 +7,7 @@ of the whole update is at most K times its squared L2 distance, in any dimension
 The bound: for each law of the other clients (`sum_parts`), the divergence of a pair is bounded by
 its curvature (close pairs: the squared slope of the law over its probabilities, summed) or by its
 moment (distant pairs), on a grid of pairs (`sum_tools`). It is proven in
-`docs/theory/vector-sums.md`, Propositions 1 to 4, 8, 10, 12, 15 and 19 to 21.
+`docs/theory/vector-sums.md`, Propositions 1 to 4, 8, 10, 12, 15, 19 to 21 and 23.
 
 From top to bottom: `kappa_sum`; `_upper`, the bounds over the other clients one after the other;
 `_bounded`, the search on the grid for one of them; `_Sums`, which evaluates its points.
@@ -158,26 +158,26 @@ def _kappa_sum(
     single = kappa(channel, order, neighboring, None if math.isinf(farthest) else farthest)
     if clients == 1:
         return single
-    pairs, whole = (neighboring, farthest), ALL_PAIRS
+    pairs: tuple[Neighboring, float] = (neighboring, farthest)
     if math.isinf(single.upper):
         # theory/vector-sums.md, Proposition 5.
         lower, witness = infinite_case(channel, single.witness)
-        return Kappa(lower if pairs == whole else 0.0, single.upper, order, witness)
+        return Kappa(lower if pairs == ALL_PAIRS else 0.0, single.upper, order, witness)
     # theory/vector-sums.md, Proposition 1: counting on fewer is a bound.
     counted = min(clients, MAX_SUM_CLIENTS)
     lower, witness = by_distance(channel, counted - 1, order, *pairs)
-    strongest = by_distance(channel, counted - 1, order, *whole)[0]
+    strongest = by_distance(channel, counted - 1, order, *ALL_PAIRS)[0]
     upper = single.upper
-    if pairs == whole or lower < SUFFICIENT_PAIRS_SHARE * strongest:
+    if pairs == ALL_PAIRS or lower < SUFFICIENT_PAIRS_SHARE * strongest:
         upper = min(upper, _upper(channel, counted - 1, order, lower, *pairs))
         fewer = 1 << (counted - 1).bit_length() - 1
         # theory/vector-sums.md, Proposition 1. Where an attack on fewer clients attains more than
         # this bound, theirs cannot be smaller.
         if fewer > 1 and by_distance(channel, fewer - 1, order, *pairs)[0] < upper:
             upper = min(upper, _kappa_sum(channel, fewer, order, *pairs).upper)
-    if pairs != whole and upper > strongest:
+    if pairs != ALL_PAIRS and upper > strongest:
         # theory/vector-sums.md, Proposition 23: a bound for all pairs is one for fewer.
-        upper = min(upper, _kappa_sum(channel, clients, order, *whole).upper)
+        upper = min(upper, _kappa_sum(channel, clients, order, *ALL_PAIRS).upper)
     # theory/vector-sums.md, Proposition 1: a lower end for fewer clients is none for more.
     lower = lower if clients == counted else 0.0
     return Kappa(at_most(lower, upper), upper, order, witness)

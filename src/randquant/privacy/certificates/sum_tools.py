@@ -356,9 +356,9 @@ class PairGrid:
     def __init__(self, parts: Parts, order: float, boxes: np.ndarray, farthest: float = math.inf):
         """Select those boxes (P, P) bool that have pairs no farther apart; order is in (1, inf)."""
         self.parts, self.order, self.farthest, self.places = parts, order, farthest, parts.places
-        # theory/vector-sums.md, Proposition 23: sums of widths are right to 2**-40 of the range.
+        # theory/vector-sums.md, Proposition 23: sums of widths are right to 2**-36 of the range.
         least = self.places[:-1, None] - self.places[1:]
-        reach = farthest + 2.0**-40 * float(parts.inputs[-1] - parts.inputs[0])
+        reach = farthest + 2.0**-36 * float(parts.inputs[-1] - parts.inputs[0])
         self.boxes = boxes = boxes & (np.maximum(least, least.T) <= reach)
         corners = np.zeros((len(parts.positions),) * 2, dtype=bool)
         for i in (0, 1):
