@@ -68,10 +68,11 @@ def farthest(channel, clients: int, order: float, pairs) -> tuple[float, float]:
     return float(found.max()), float((found / square).max() * square.max())
 
 
-def neighbours(clip_norm: float, relation: str, examples: int | None):
+def neighbours(channel, clip_norm: float, relation: str, examples: int | None):
     """Pairs of a coordinate's inputs that neighbours may have, after clipping to [-1, 1]."""
     norm = min(clip_norm, 1.0)
-    places = np.linspace(-norm, norm, 25)
+    inside = channel.inputs[np.abs(channel.inputs) <= norm]
+    places = np.unique([*np.linspace(-norm, norm, 25), *inside])
     if examples is None:
         ends = [0.0] if relation == "zero_out" else places
         pairs = {(x, y) for x in (*places, norm / 1000) for y in ends if x != y}
@@ -91,7 +92,7 @@ def test_no_sum_of_neighbours_exceeds_what_is_claimed(relation, examples, name, 
     for clip_norm, order in itertools.product((0.3, 1.0), (2.0, 8.0)):
         release = VectorRelease(channel, clip_norm, 1, 1, trust, relation, clients, examples)
         claimed = release.renyi(order)
-        pairs = neighbours(clip_norm, relation, examples)
+        pairs = neighbours(channel, clip_norm, relation, examples)
         exact, steepest = farthest(channel, clients, order, pairs)
         assert exact <= claimed * (1 + 1e-9)
         closest = max(closest, steepest / claimed)

@@ -5,7 +5,7 @@ The problem: bounds of sums average over how many of the other clients draw from
 pairs of a client's inputs, of which there are infinitely many.
 
 The bounds are proven in `docs/theory/sums.md`, Proposition 10 (binomial probabilities), and in
-`docs/theory/vector-sums.md`, Propositions 11, 12 and 14 (bits), 15 and 20 (pairs on a grid).
+`docs/theory/vector-sums.md`, Propositions 11, 12 and 14 (bits), 15, 20 and 23 (pairs on a grid).
 
 From top to bottom: `LogBinomial`; `Bits` and `linearised`, which read bits off a channel's rows;
 `PairGrid` and `bound_by_refinement`, which bound divergence over squared distance in boxes of pairs
