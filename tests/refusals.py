@@ -126,7 +126,8 @@ def _calls() -> Iterator[Call]:
                neighboring="replace_one")  # fmt: skip
     yield call("fisher_information", rq.fisher_information, channel=CHANNEL)
     yield call("kappa", rq.kappa, channel=CHANNEL, order=2.0)
-    yield call("kappa_sum", rq.kappa_sum, channel=CHANNEL, clients=3, order=2.0)
+    yield call("kappa_sum", rq.kappa_sum, channel=CHANNEL, clients=3, order=2.0,
+               neighboring="replace_one", farthest=None)  # fmt: skip
     yield call("squared_distance", rq.squared_distance, channel=CHANNEL, distance=1.0, dimension=9)
     yield call("load_channel", rq.load_channel, path=FOLDER / "channel.json")
     yield call("save_channel", rq.save_channel, path=FOLDER / "again.json", channel=CHANNEL,

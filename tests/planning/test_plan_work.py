@@ -17,9 +17,9 @@ def test_a_calibration_asks_for_few_bounds_of_sums(monkeypatch, name, most):
     """The best order at two noises, or three, and the orders beside it at the last one."""
     asked = set()
 
-    def counted(channel, clients, order):
+    def counted(channel, clients, order, *pairs):
         asked.add((channel, order))
-        return plain(channel, clients, order)
+        return plain(channel, clients, order, *pairs)
 
     plain = releases.kappa_sum
     monkeypatch.setattr(releases, "kappa_sum", counted)

@@ -92,7 +92,8 @@ def test_whole_updates_cost_the_least_of_three_bounds(neighboring, worlds, clip_
             ends = 2 * BIT.clip if neighboring == "replace_one" else BIT.clip + moved
             reach = min(math.sqrt(squared_distance(BIT, float(apart), 1)), ends)
             code = rq.kappa(BIT, order, neighboring, reach)
-            kappa = Fraction(min(kappa_sum(BIT, cohort, order).upper, code.upper))
+            sums = kappa_sum(BIT, cohort, order, neighboring, reach)
+            kappa = Fraction(min(sums.upper, code.upper))
             square = min((apart + root * widest / 2**32) ** 2, 40 * Fraction(ends) ** 2)
             bounds.append(kappa * square)
         least = 3 * min(bounds)

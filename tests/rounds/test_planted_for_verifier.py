@@ -98,7 +98,7 @@ FAULTS = {
         bits_of_many_rounds,
         [
             (sum_curvature, "_upper", lambda c, others, *rest: upper(c, others + 1, *rest)),
-            (sum_curvature, "by_distance", lambda c, others, a: attained(c, others + 1, a)),
+            (sum_curvature, "by_distance", lambda c, others, *rest: attained(c, others + 1, *rest)),
         ],
     ),
     "errors of the comparison with Gaussian noise are left out": (

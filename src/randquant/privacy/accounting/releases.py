@@ -37,11 +37,10 @@ from randquant.privacy.accounting.release_protocol import (
 from randquant.privacy.certificates.coordinate import (
     certify,
     certify_metric,
-    fisher_information,
 )
 from randquant.privacy.certificates.sum_certificate import certify_sum
 from randquant.privacy.certificates.sum_curvature import kappa_sum
-from randquant.privacy.certificates.vector import kappa, squared_distance
+from randquant.privacy.certificates.vector import squared_distance
 from randquant.privacy.divergence import LARGEST_ORDER, Noise, shift_divergence
 from randquant.privacy.guarantee import Neighboring, Trust, Unit, rounded_up
 
@@ -249,15 +248,9 @@ class VectorRelease(_Codes):
         return min(whole, rounded_up(self.dimension * self._coordinate_distance**2))
 
     def _kappa(self, order: float) -> float:
-        of_sum = math.inf
-        if self.cohort > 1:
-            of_sum = kappa_sum(self.channel, self.cohort, order).upper
-            # theory/vector.md, Proposition 2: kappa of one code is at least this for close inputs.
-            if of_sum <= order / 2 * fisher_information(self.channel).lower:
-                return of_sum
-        # theory/vector.md, Propositions 17 and 18. A sum reveals no more than the code itself.
+        # theory/vector.md, Propositions 17 and 18; theory/vector-sums.md, Proposition 23.
         farthest = self._coordinate_distance
-        return min(of_sum, _kappa_of_code(self.channel, order, self._pairs, farthest))
+        return kappa_sum(self.channel, self.cohort, order, self._pairs, farthest).upper
 
 
 class _Sums(Rounds):
@@ -335,13 +328,6 @@ def _epsilon(channel: Channel, order: float, neighboring: Neighboring, cohort: i
     if cohort == 1:
         return certify(channel, order, neighboring).epsilon.upper
     return certify_sum(channel, cohort, order, neighboring).epsilon.upper
-
-
-@functools.lru_cache(maxsize=4096)
-def _kappa_of_code(
-    channel: Channel, order: float, neighboring: Neighboring, farthest: float
-) -> float:
-    return kappa(channel, order, neighboring, farthest).upper
 
 
 @functools.lru_cache(maxsize=256)

@@ -124,26 +124,39 @@ def attained(noise: Law, p: np.ndarray, q: np.ndarray, order: float) -> float:
 
 
 @functools.lru_cache(maxsize=1024)
-def by_distance(channel: Channel, others: int, order: float) -> Reached:
+def by_distance(
+    channel: Channel,
+    others: int,
+    order: float,
+    neighboring: Neighboring = "replace_one",
+    farthest: float = math.inf,
+) -> Reached:
     """Return the best divergence over squared distance of some pairs, all others at one vertex.
 
     Args:
         channel: a channel whose curvature is finite.
         others: number of other clients.
         order: in (1, inf).
+        neighboring, farthest: which pairs count, as in `kappa`.
     """
     client = ClientRows.from_channel(channel)
-    points = _points(client.inputs)
+    points, with_zero = _points(client.inputs), neighboring == "zero_out"
+    if with_zero:
+        apart = np.abs(points) >= channel.clip / (2 * ATTACK_PARTS)
+        points = np.sort(np.append(points[apart], 0.0))
     square = (points[:, None] - points) ** 2
+    square[np.sqrt(square) * (1 + 8 * UNIT) > farthest] = 0.0
+    if with_zero:
+        square[(points[:, None] != 0) & (points != 0)] = 0.0
     weight = 1 / ((order - 1) * np.where(square > 0, square, np.inf))
     rows = np.stack([_row(channel, at) for at in points])
-    close_pairs = _ClosePairs.from_points(channel, points)
+    close_pairs = _ClosePairs.from_points(channel, points, with_zero, farthest)
     depth = max(order - 1, 1.0) * client.loss
     best: Reached = (0.0, (float(points[0]), float(points[0])))
     # theory/vector-sums.md, Proposition 4: any others and any pair give a lower end.
     for vertex in _evenly_spaced(len(channel.weights), MAX_ATTACK_VERTICES):
         noise = at_one_vertex(channel.weights[vertex], channel.denominator, others, depth)
-        best = max(best, close_pairs.best(noise, order))
+        best = max(best, close_pairs.best(noise, order), key=lambda reached: reached[0])
         ratio = log_moments(noise, rows, rows, order)[0] * weight
         # Rounded moments choose pairs; of distant ones more digits are known.
         for least_square in square.max() / np.array(SQUARED_DISTANCE_PARTS):
@@ -155,16 +168,21 @@ def by_distance(channel: Channel, others: int, order: float) -> Reached:
                 lower = attained(noise, rows[i], rows[j], order) * (1 - 2**13 * UNIT)
                 pair = float(points[i]), float(points[j])
                 best = max(best, (lower * float(weight[i, j]), pair))
-    return best
+    # The encoder moves 0 by at most 2**-32 of the range, a 64th of which pairs are apart.
+    return best[0] * (1 - 2.0**-20 * with_zero), best[1]
 
 
 def _evenly_spaced(count: int, most: int) -> list[int]:
     return np.unique(np.linspace(0, count - 1, most).round().astype(int)).tolist()
 
 
-def _close_index_pairs(count: int, steps: tuple[int, ...]) -> Iterator[tuple[int, int]]:
-    # Some i, evenly spaced, and those j that are `steps` away from it.
-    for index in _evenly_spaced(count, MAX_CLOSE_POINTS):
+def _close_index_pairs(
+    points: np.ndarray, steps: tuple[int, ...], with_zero: bool
+) -> Iterator[tuple[int, int]]:
+    # Some i, evenly spaced or only that of 0, and those j that are `steps` away from it.
+    count = len(points)
+    some = np.flatnonzero(points == 0) if with_zero else _evenly_spaced(count, MAX_CLOSE_POINTS)
+    for index in map(int, some):
         for step in steps:
             both = (index - step, index + step)
             yield from ((index, other) for other in both if 0 <= other < count)
@@ -176,7 +194,7 @@ class _ClosePairs:
 
     Attributes:
         inputs: (P, 2) of each pair.
-        distance: (P,) between them, within 4 units.
+        distance: (P,) between them, within 4 units; infinite if the pair does not count.
         rows: (2P, m) probabilities: of the first input of each, then of the second.
     """
 
@@ -185,11 +203,13 @@ class _ClosePairs:
     rows: np.ndarray
 
     @staticmethod
-    def from_points(channel: Channel, points: np.ndarray) -> _ClosePairs:
-        """Pair some vertices and some of the points with inputs on both sides of them."""
+    def from_points(
+        channel: Channel, points: np.ndarray, with_zero: bool, farthest: float
+    ) -> _ClosePairs:
+        """Pair some vertices and some of the points, or 0, with inputs on both sides of them."""
         inputs, weights, total = channel.inputs, channel.weights.astype(object), channel.denominator
         pairs, distance, rows = [], [], []
-        for vertex, other in _close_index_pairs(len(inputs), (1,)):
+        for vertex, other in _close_index_pairs(inputs, (1,), with_zero):
             width = inputs[other] - inputs[vertex]
             # Whole numbers, so that rows are exact, and positions are those of a dither.
             for part in CLOSE_PAIR_PARTS if width != 0 else ():
@@ -197,13 +217,15 @@ class _ClosePairs:
                 distance.append(abs(width) / part)
                 mixed = (part - 1) * weights[vertex] + weights[other]
                 rows.append((weights[vertex] / total, mixed / (part * total)))
-        for i, j in _close_index_pairs(len(points), CLOSE_PAIR_STEPS):
+        for i, j in _close_index_pairs(points, CLOSE_PAIR_STEPS, with_zero):
             pairs.append((points[i], points[j]))
             distance.append(abs(points[i] - points[j]))
             rows.append((_row(channel, points[i]), _row(channel, points[j])))
         table = np.array(rows, dtype=np.float64)
         table = np.concatenate([table[:, 0], table[:, 1]])
-        return _ClosePairs(np.array(pairs), np.array(distance), table)
+        gap = np.array(distance)
+        gap[gap * (1 + 8 * UNIT) > farthest] = np.inf
+        return _ClosePairs(np.array(pairs), gap, table)
 
     def best(self, noise: Law, order: float) -> Reached:
         """Return the largest divergence over squared distance behind a noise, from below."""

@@ -7,7 +7,7 @@ of the whole update is at most K times its squared L2 distance, in any dimension
 The bound: for each law of the other clients (`sum_parts`), the divergence of a pair is bounded by
 its curvature (close pairs: the squared slope of the law over its probabilities, summed) or by its
 moment (distant pairs), on a grid of pairs (`sum_tools`). It is proven in
-`docs/theory/vector-sums.md`, Propositions 1 to 4, 8, 10, 12, 15 and 19 to 21.
+`docs/theory/vector-sums.md`, Propositions 1 to 4, 8, 10, 12, 15, 19 to 21 and 23.
 
 From top to bottom: `kappa_sum`; `_upper`, the bounds over the other clients one after the other;
 `_bounded`, the search on the grid for one of them; `_Sums`, which evaluates its points.
@@ -43,9 +43,9 @@ from randquant.privacy.certificates.sum_parts import (
     mirrored_by,
 )
 from randquant.privacy.certificates.sum_tools import Bits, PairGrid, Values, bound_by_refinement
-from randquant.privacy.certificates.vector import Kappa, kappa
+from randquant.privacy.certificates.vector import CellLines, Kappa, kappa
 from randquant.privacy.divergence import UNIT
-from randquant.privacy.guarantee import at_most
+from randquant.privacy.guarantee import NEIGHBORINGS, Neighboring, at_most
 
 MAX_SUM_CLIENTS = 2**17
 """Most clients that are counted: more only hide more (Proposition 1), and laws would be longer."""
@@ -78,24 +78,40 @@ MIN_TERM = 1e-290
 ROUND_UP_FACTOR = 1 + 2.0**-36
 """Above the rounding of sums of logarithms (Proposition 21)."""
 
+ALL_PAIRS: tuple[Neighboring, float] = ("replace_one", math.inf)
+"""Relation and largest distance where any pair of inputs counts."""
 
-def kappa_sum(channel: Channel, clients: int, order: float) -> Kappa:
+SUFFICIENT_PAIRS_SHARE = 0.97
+"""Where an attack on pairs that neighbours may have attains this share of one on all pairs, their
+bound is that of all pairs: hardly more than 3 % could still be gained."""
+
+
+def kappa_sum(
+    channel: Channel,
+    clients: int,
+    order: float,
+    neighboring: Neighboring = "replace_one",
+    farthest: float | None = None,
+) -> Kappa:
     """Bound the Rényi divergence of a sum of codes by the squared distance of one input.
 
     Args:
         channel: the channel of every client.
         clients: n >= 1, how many clients' codes are in the sum.
         order: Rényi order in (1, 1e9].
+        neighboring: `replace_one`: the client has any two inputs; `zero_out`: any input and 0.
+        farthest: pairs of the client's inputs that are farther apart do not count, as in `kappa`;
+            None if all pairs count.
 
     Returns:
         K, per squared unit of x, with `upper` proven and `lower` attained at `witness`, a pair of
         the client's inputs, and some inputs of the others.
 
     Guarantees:
-        Whatever the other clients' inputs are, D_order <= upper · (x - x')^2 for all inputs x, x'
-        of one client; for vectors, summed coordinate by coordinate, upper · ||x - x'||^2. Take the
-        distance from `squared_distance`, which allows for the encoder's rounding. A sum of more
-        clients has a smaller K.
+        Whatever the other clients' inputs are, D_order <= upper · (x - x')^2 for all such inputs
+        x, x' of one client; for vectors, summed coordinate by coordinate, upper · ||x - x'||^2.
+        Take the distance from `squared_distance`, which allows for the encoder's rounding. A sum of
+        more clients has a smaller K. No bound for fewer pairs exceeds that for all pairs.
 
     Raises:
         ValueError, TypeError: an argument is out of bounds or of the wrong kind.
@@ -109,8 +125,11 @@ def kappa_sum(channel: Channel, clients: int, order: float) -> Kappa:
     """
     validate.kind("channel", channel, Channel)
     clients = validate.whole("clients", clients, low=1)
+    validate.choice("neighboring", neighboring, NEIGHBORINGS)
+    reach = math.inf if farthest is None else validate.real("farthest", farthest, above=0)
     canonical, sign = _canonical_orientation(channel) if clients > 1 else (channel, 1)
-    constant = _kappa_sum(canonical, clients, validate.renyi_order(order))
+    reach = math.inf if reach >= 2 * channel.clip else reach
+    constant = _kappa_sum(canonical, clients, validate.renyi_order(order), neighboring, reach)
     return replace(constant, witness=tuple(sign * at for at in constant.witness))
 
 
@@ -133,33 +152,49 @@ def _canonical_orientation(channel: Channel) -> tuple[Channel, int]:
 
 
 @functools.lru_cache(maxsize=4096)
-def _kappa_sum(channel: Channel, clients: int, order: float) -> Kappa:
-    single = kappa(channel, order)
+def _kappa_sum(
+    channel: Channel, clients: int, order: float, neighboring: Neighboring, farthest: float
+) -> Kappa:
+    single = kappa(channel, order, neighboring, None if math.isinf(farthest) else farthest)
     if clients == 1:
         return single
+    pairs: tuple[Neighboring, float] = (neighboring, farthest)
     if math.isinf(single.upper):
         # theory/vector-sums.md, Proposition 5.
         lower, witness = infinite_case(channel, single.witness)
-        return Kappa(lower, single.upper, order, witness)
+        return Kappa(lower if pairs == ALL_PAIRS else 0.0, single.upper, order, witness)
     # theory/vector-sums.md, Proposition 1: counting on fewer is a bound.
     counted = min(clients, MAX_SUM_CLIENTS)
-    lower, witness = by_distance(channel, counted - 1, order)
-    upper = min(_upper(channel, counted - 1, order, lower), single.upper)
-    fewer = 1 << (counted - 1).bit_length() - 1
-    # The same Proposition. Where an attack on fewer clients attains more than this bound, theirs
-    # cannot be smaller.
-    if fewer > 1 and by_distance(channel, fewer - 1, order)[0] < upper:
-        upper = min(upper, _kappa_sum(channel, fewer, order).upper)
+    lower, witness = by_distance(channel, counted - 1, order, *pairs)
+    strongest = by_distance(channel, counted - 1, order, *ALL_PAIRS)[0]
+    upper = single.upper
+    if pairs == ALL_PAIRS or lower < SUFFICIENT_PAIRS_SHARE * strongest:
+        upper = min(upper, _upper(channel, counted - 1, order, lower, *pairs))
+        fewer = 1 << (counted - 1).bit_length() - 1
+        # theory/vector-sums.md, Proposition 1. Where an attack on fewer clients attains more than
+        # this bound, theirs cannot be smaller.
+        if fewer > 1 and by_distance(channel, fewer - 1, order, *pairs)[0] < upper:
+            upper = min(upper, _kappa_sum(channel, fewer, order, *pairs).upper)
+    if pairs != ALL_PAIRS and upper > strongest:
+        # theory/vector-sums.md, Proposition 23: a bound for all pairs is one for fewer.
+        upper = min(upper, _kappa_sum(channel, clients, order, *ALL_PAIRS).upper)
     # theory/vector-sums.md, Proposition 1: a lower end for fewer clients is none for more.
     lower = lower if clients == counted else 0.0
     return Kappa(at_most(lower, upper), upper, order, witness)
 
 
-def _upper(channel: Channel, others: int, order: float, attained: float) -> float:
+def _upper(
+    channel: Channel,
+    others: int,
+    order: float,
+    attained: float,
+    neighboring: Neighboring = "replace_one",
+    farthest: float = math.inf,
+) -> float:
     """Bound K with this number of other clients; infinite if rounding lets nothing be bounded.
 
     Args:
-        channel, others, order: as in `kappa_sum`.
+        channel, others, order, neighboring, farthest: as in `kappa_sum`.
         attained: lower end of K.
     """
     client = ClientRows.from_channel(channel)
@@ -168,28 +203,31 @@ def _upper(channel: Channel, others: int, order: float, attained: float) -> floa
     floor = (depth + 65) / math.log(2)
     tolerance = END_TOLERANCE_RATE if len(client.inputs) == 2 else TOLERANCE_RATE
     best, mirrored = math.inf, mirrored_by(channel)
+    zero = CellLines.from_channel(channel).around_zero() if neighboring == "zero_out" else None
+    grid = PairGrid.whole(client.inputs, order, zero, farthest)
     # theory/vector-sums.md, Propositions 2, 11, 19 and 21.
     for others_bound in bounding_laws(
         channel, others, floor, MAX_VERTEX_LAWS, mirrored, depth + 60, order
     ):
-        best = min(best, _bounded(client, others_bound, order, attained, tolerance))
+        best = min(best, _bounded(client, others_bound, grid, attained, tolerance))
         if best <= SUFFICIENT_BOUND_RATE * attained:
             break
     return best
 
 
 def _bounded(
-    client: ClientRows, others: OthersBound, order: float, attained: float, tolerance: float
+    client: ClientRows, others: OthersBound, grid: PairGrid, attained: float, tolerance: float
 ) -> float:
-    """Bound divergence over squared distance for all pairs of inputs, behind the other clients.
+    """Bound divergence over squared distance for the pairs of a grid, behind the other clients.
 
     Args:
         client: the client's rows.
         others: the bound over the other clients.
-        order: in (1, inf).
+        grid: the pairs of inputs, and the order.
         attained: lower end of K.
         tolerance: see `bound_by_refinement`.
     """
+    order = grid.order
     if others.mirrored:
         # theory/vector-sums.md, Proposition 21: what is mirrored only nearly counts as an error.
         client = replace(client, error=2.1 * asymmetry(client.rows))
@@ -206,7 +244,6 @@ def _bounded(
     single = SumOutcomes.from_noise(client, Law.empty_sum(), 0.0, order, 0.0, 0.0)
     sums = _Sums(client, components, single, order, others.mirrored)
     outcomes = sum(len(each.scale) for component in components for each in component)
-    grid = PairGrid.whole(client.inputs, order)
     total = bound_by_refinement(
         grid, sums.evaluate, attained, outcomes, others.mirrored, MAX_WORK, tolerance
     )

@@ -5,7 +5,7 @@ The problem: bounds of sums average over how many of the other clients draw from
 pairs of a client's inputs, of which there are infinitely many.
 
 The bounds are proven in `docs/theory/sums.md`, Proposition 10 (binomial probabilities), and in
-`docs/theory/vector-sums.md`, Propositions 11, 12 and 14 (bits), 15 and 20 (pairs on a grid).
+`docs/theory/vector-sums.md`, Propositions 11, 12 and 14 (bits), 15, 20 and 23 (pairs on a grid).
 
 From top to bottom: `LogBinomial`; `Bits` and `linearised`, which read bits off a channel's rows;
 `PairGrid` and `bound_by_refinement`, which bound divergence over squared distance in boxes of pairs
@@ -292,31 +292,52 @@ the bound."""
 Values = tuple[np.ndarray, np.ndarray]
 """For pairs of points: the largest curvature of the cells between them; log moments."""
 
+MIN_SIDE = 2.0**-20
+"""Parts shorter than this, in units of their cell, are not cut."""
+
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The range of inputs, each of its cells cut into equal parts.
+    """The range of inputs, each of its cells cut into parts.
 
     Attributes:
         inputs: (V,) vertices.
-        counts: (V - 1,) parts of each cell: powers of two, so that positions are exact.
         cells: (P,) the cell of each part.
         positions: (P + 1,) where in its cell each part begins; 1 at the upper end of the range.
-        widths: (P,) of the parts.
+            They are dyadic, hence exact.
     """
 
     inputs: np.ndarray
-    counts: np.ndarray
     cells: np.ndarray
     positions: np.ndarray
-    widths: np.ndarray
 
-    @classmethod
-    def cut(cls, inputs: np.ndarray, counts: np.ndarray) -> Parts:
-        """Cut the cells between `inputs` into `counts` parts."""
-        cells = np.repeat(np.arange(len(counts)), counts)
-        positions = np.concatenate([*[np.arange(n) / n for n in counts.tolist()], [1.0]])
-        return cls(inputs, counts, cells, positions, np.repeat(np.diff(inputs) / counts, counts))
+    @property
+    def sides(self) -> np.ndarray:
+        # (P,) in units of the cell, exact.
+        ends_cell = np.append(np.diff(self.cells) > 0, True)
+        return np.where(ends_cell, 1.0, self.positions[1:]) - self.positions[:-1]
+
+    @property
+    def widths(self) -> np.ndarray:
+        return self.sides * np.diff(self.inputs)[self.cells]
+
+    @property
+    def places(self) -> np.ndarray:
+        # (P + 1,) the points, from the middle: mirror images have exactly opposite places.
+        widths = self.widths
+        before, behind = np.cumsum(widths), np.cumsum(widths[::-1])[::-1]
+        return (np.append(0.0, before) - np.append(behind, 0.0)) / 2
+
+    def halved(self, boxes: np.ndarray) -> tuple[Parts, np.ndarray]:
+        """Halve the parts of all cells that these boxes (P, P) touch; return the boxes so cut."""
+        # What the encoder makes of 0 is too short for a cut to matter.
+        wide = self.sides > MIN_SIDE
+        touched = self.cells[(boxes.any(axis=0) | boxes.any(axis=1)) & wide]
+        cut = np.isin(self.cells, touched) & wide
+        starts, times = np.repeat(self.positions[:-1], 1 + cut), 1 + cut
+        starts[(np.cumsum(times) - 1)[cut]] += self.sides[cut] / 2
+        parts = Parts(self.inputs, np.repeat(self.cells, times), np.append(starts, 1.0))
+        return parts, np.repeat(np.repeat(boxes, times, 0), times, 1)
 
 
 class PairGrid:
@@ -332,9 +353,13 @@ class PairGrid:
             one past the last; equal for distant pairs, whose curvature is not needed.
     """
 
-    def __init__(self, parts: Parts, order: float, boxes: np.ndarray):
-        """Select the boxes (P, P) bool of pairs of parts; the order is in (1, inf)."""
-        self.parts, self.order, self.boxes = parts, order, boxes
+    def __init__(self, parts: Parts, order: float, boxes: np.ndarray, farthest: float = math.inf):
+        """Select those boxes (P, P) bool that have pairs no farther apart; order is in (1, inf)."""
+        self.parts, self.order, self.farthest, self.places = parts, order, farthest, parts.places
+        # theory/vector-sums.md, Proposition 23: sums of widths are right to 2**-36 of the range.
+        least = self.places[:-1, None] - self.places[1:]
+        reach = farthest + 2.0**-36 * float(parts.inputs[-1] - parts.inputs[0])
+        self.boxes = boxes = boxes & (np.maximum(least, least.T) <= reach)
         corners = np.zeros((len(parts.positions),) * 2, dtype=bool)
         for i in (0, 1):
             for j in (0, 1):
@@ -356,26 +381,42 @@ class PairGrid:
         self.high = np.where(close, parts.cells[np.minimum(right, last)] + 1, self.low)
 
     @classmethod
-    def whole(cls, inputs: np.ndarray, order: float) -> PairGrid:
-        """Return a coarse grid of all pairs of inputs."""
+    def whole(
+        cls,
+        inputs: np.ndarray,
+        order: float,
+        zero: tuple[int, float, float] | None = None,
+        farthest: float = math.inf,
+    ) -> PairGrid:
+        """Return a coarse grid of all pairs of inputs that count.
+
+        Args:
+            inputs: (V,) vertices.
+            order: in (1, inf).
+            zero: a cell, and two positions in it between which one input of each pair lies; None
+                if any pair counts.
+            farthest: pairs that are farther apart do not count.
+        """
         length = float(inputs[-1] - inputs[0])
-        parts = np.maximum(LEAST_PARTS * np.diff(inputs) / length, 1.0)
-        counts = 2 ** np.log2(parts).round().astype(int)
-        return cls(Parts.cut(inputs, counts), order, np.ones((counts.sum(),) * 2, dtype=bool))
+        counts = 2 ** np.log2(np.maximum(LEAST_PARTS * np.diff(inputs) / length, 1.0)).round()
+        starts = [np.arange(count) / count for count in counts.tolist()]
+        cell, low, high = zero or (0, 0.0, 1.0)
+        if zero is not None:
+            # theory/vector-sums.md, Proposition 23: a part of its own, of no width if 0 is exact.
+            starts[cell] = np.sort([*np.setdiff1d(starts[cell], [low, high]), low, high])
+        cells = np.repeat(np.arange(len(starts)), [len(each) for each in starts])
+        parts = Parts(inputs, cells, np.append(np.concatenate(starts), 1.0))
+        one_side = np.full(len(cells), zero is None)
+        one_side[np.searchsorted(cells, cell) + np.searchsorted(starts[cell], low)] = True
+        return cls(parts, order, one_side[:, None] | one_side, farthest)
 
     def only(self, boxes: np.ndarray) -> PairGrid:
-        return PairGrid(self.parts, self.order, boxes)
+        return PairGrid(self.parts, self.order, boxes, self.farthest)
 
     def finer(self, boxes: np.ndarray) -> PairGrid:
         """Return a grid of these boxes only, their parts cut in half."""
-        # Powers of two stay powers of two, and every part lies in one of the coarser grid.
-        parts = self.parts
-        touched = np.unique(parts.cells[boxes.any(axis=0) | boxes.any(axis=1)])
-        counts = parts.counts.copy()
-        counts[touched] *= 2
-        times = (counts // parts.counts)[parts.cells]
-        halves = np.repeat(np.repeat(boxes, times, 0), times, 1)
-        return PairGrid(Parts.cut(parts.inputs, counts), self.order, halves)
+        parts, halves = self.parts.halved(boxes)
+        return PairGrid(parts, self.order, halves, self.farthest)
 
     @property
     def work(self) -> int:
@@ -434,11 +475,10 @@ class PairGrid:
         """Estimate the largest divergence over squared distance that pairs of points have."""
         curvature, logs = values
         # No bound from these values is below it, so it says which boxes need not be cut.
-        at = self.parts.inputs[0] + np.append(0.0, np.cumsum(self.parts.widths))
-        square = (at[self.first] - at[self.second]) ** 2
-        distinct = square > 0
-        ratios = logs[distinct] / ((self.order - 1) * square[distinct])
-        return float(max(ratios.max(initial=0.0), curvature[~distinct].max(initial=0.0)))
+        gap = np.abs(self.places[self.first] - self.places[self.second])
+        distant = (gap > 0) & (gap <= self.farthest)
+        ratios = logs[distant] / ((self.order - 1) * gap[distant] ** 2)
+        return float(max(ratios.max(initial=0.0), curvature[gap == 0].max(initial=0.0)))
 
 
 def bound_by_refinement(
@@ -475,7 +515,8 @@ def bound_by_refinement(
         to_cut |= to_cut[::-1, ::-1] & mirrored
         finer = grid.finer(to_cut)
         too_much = work + finer.work * outcomes > max_work
-        last = too_much or len(finer.parts.cells) > MOST_PARTS
+        parts = len(finer.parts.cells)
+        last = too_much or parts > MOST_PARTS or parts == len(grid.parts.cells)
         # theory/vector-sums.md, Proposition 20: every pair is in a box that counts. Boxes that are
         # not cut are bounded now, by all laws; the others in a later pass.
         rest = grid.only(grid.boxes if last else grid.boxes & ~to_cut)
