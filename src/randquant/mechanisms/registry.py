@@ -140,6 +140,7 @@ class UpdateSetting:
 
     @property
     def size(self) -> int:
+        # Rotations are Hadamard's, which exist for powers of two.
         return 1 << (self.dimension - 1).bit_length()
 
     @property
@@ -152,6 +153,7 @@ class UpdateSetting:
 
     @property
     def levels(self) -> int:
+        # A channel's code is one byte at most; only integer noise takes more bits.
         return 2 ** min(self.bits, 8)
 
     @property
