@@ -140,7 +140,7 @@ class UpdateSetting:
 
     @property
     def size(self) -> int:
-        # Rotations are Hadamard's, which exist for powers of two.
+        # Rotations are fast Hadamard transforms, which take a power of two.
         return 1 << (self.dimension - 1).bit_length()
 
     @property
