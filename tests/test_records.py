@@ -308,6 +308,15 @@ def test_what_is_written_is_read(name):
     assert not list(differences(WRITTEN[name], kind.read(copy.deepcopy(kind.record))))
 
 
+def test_a_field_with_a_better_name_is_stored_by_the_one_of_earlier_versions():
+    stored = to_json(SENT)
+    assert stored["channel"] == SENT.fingerprint
+    assert "fingerprint" not in stored
+    assert from_json(SentRounds, stored) == SENT
+    with pytest.raises(ValueError, match="known fields of SentRounds, got 'fingerprint'"):
+        from_json(SentRounds, {**stored, "fingerprint": ""})
+
+
 USUAL = {
     "device", "public", "columns", "standardize", "frozen", "loss",
     "coordinates", "sampling", "unit", "on_round", "baseline", "optimizer", "split_seed",

@@ -124,6 +124,7 @@ class IntegerUpdates(ProjectedUpdates):
         return round_within(steps, plan.bound, key.fold_in("round"))
 
     def _packed(self: Any, integers: np.ndarray, dimension: int) -> bytes:
+        # Remainders add up to the remainder of the sum, which is all that is decoded.
         codes = integers & ((1 << self.bits) - 1)
         codes = codes.astype(np.uint8 if self.bits <= 8 else np.uint32)
         return wire.pack(self.coding, codes, codes.size - dimension)
@@ -149,6 +150,8 @@ class IntegerUpdates(ProjectedUpdates):
         """
         check_cohort_size(clients, self.cohort)
         half = 1 << (self.bits - 1)
+        # A sum within ±half is determined by its remainder; `deviations` says how rarely one is
+        # not.
         centred = ((totals + half) & (2 * half - 1)) - half
         steps = self.plan(dimension).scale * clients
         return self.projection(dimension).inverse(centred / steps).astype(np.float32)
@@ -273,6 +276,7 @@ class AdditiveMechanism(IntegerUpdates, MechanismDefaults):
     def encode_vector(self, vector: np.ndarray, key: Key) -> bytes:
         """Clip, rotate, restrict, round, add noise, reduce modulo 2**bits, pack."""
         plan = self.plan(vector.size)
+        # In integers, after the rounding: no float is rounded any more once the noise is in.
         noisy = self._rounded(vector, key) + plan.noise.draw(plan.size, key.fold_in("noise"))
         return self._packed(noisy, vector.size)
 

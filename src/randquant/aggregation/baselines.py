@@ -156,6 +156,8 @@ class CentralGaussian(FloatPayloads, MechanismDefaults):
                 "Expected a key, got key=None: the server of a gaussian draws the noise, so give "
                 "mean(payloads, key=rq.Key.generate())."
             )
+        # Two clipped updates are at most `distance` apart, whatever else is in the sum. The noise
+        # is that of the sum, however many answered: a mean of few has more of it.
         mean = _mean_of_floats(payloads, dimension)
         if self.clip_norm is not None:
             distance = 2 * self.clip_norm
@@ -256,6 +258,8 @@ class LocalGaussian(FloatPayloads, MechanismDefaults):
         return "local"
 
     def encode_vector(self, vector: np.ndarray, key: Key) -> bytes:
+        # Rounded after the noise is added: what is computed from a protected vector costs nothing
+        # more.
         return self.noisy(vector, key).astype("<f4").tobytes()
 
     def log_equal(self, dimension: int) -> float:

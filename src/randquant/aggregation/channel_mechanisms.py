@@ -92,6 +92,8 @@ class ChannelMechanism(MechanismDefaults):
         """
         stated = coding or self.channel
         if self.channel.lattice is None:
+            # Of uneven values no sum of codes can be decoded: each payload is, and then the values
+            # are added.
             total = np.zeros(size, dtype=np.float64)
 
             def add_values(payload: bytes) -> None:
@@ -126,6 +128,8 @@ class ChannelMechanism(MechanismDefaults):
 
     def decode_sum(self, totals: np.ndarray, clients: int, bits: int) -> np.ndarray:
         """Decode a sum of codes, under `aggregate` trust modulo 2**bits."""
+        # Before anything is decoded: a sum of fewer clients has less noise than the guarantee
+        # counts on.
         check_cohort_size(clients, self.cohort)
         if self.channel.lattice is None:
             raise ValueError("Expected evenly spaced values to decode a sum, got uneven ones.")
@@ -152,6 +156,7 @@ class ChannelMechanism(MechanismDefaults):
     def audit_inputs(self, neighboring: Neighboring = "replace_one") -> tuple[float, float]:
         first, second = certify(self.channel, neighboring=neighboring).witness
         pair = _nearest_single(self.channel, first), _nearest_single(self.channel, second)
+        # Under `zero_out` one of the two neighbours is the update of zeros itself.
         return (max(pair, key=abs), 0.0) if neighboring == "zero_out" else pair
 
     def certified(self, dimension: int) -> dict[str, Any]:
@@ -205,6 +210,7 @@ def log_equal_codes(channel: Channel) -> float:
         0.5
     """
     largest = float(np.square(channel.probabilities).sum(axis=1).max())
+    # The 1e-12 pays for rounding; no probability is above 1.
     return min(math.log(largest) + 1e-12, 0.0)
 
 
@@ -420,6 +426,7 @@ def wrap_probability(
         moved = np.where(slopes == 0, 0.0, (clients * deviation * slopes) ** 2 / 2)
     exponents = clients * (heights + 1e-14) + moved - tilts * 2.0 ** (bits - 1)
     above, below = exponents.min(axis=(0, 2))
+    # A union bound over both tails and all coordinates, which may depend on each other in any way.
     return min(size * (math.exp(min(above, 0.0)) + math.exp(min(below, 0.0))), 1.0)
 
 
@@ -439,6 +446,7 @@ def lifted(totals: np.ndarray, bits: int, levels: int, clients: int) -> np.ndarr
         >>> lifted(np.array([500 % 256, 390 % 256]), 8, levels=2, clients=1000)
         array([500, 390])
     """
+    # The mask takes remainders of negative numbers too, as integers are in two's complement.
     middle, half = (clients * (levels - 1) + 1) // 2, 1 << (bits - 1)
     return ((totals.astype(np.int64) - middle + half) & (2 * half - 1)) + (middle - half)
 

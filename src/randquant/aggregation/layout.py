@@ -72,6 +72,7 @@ def check_tied(arrays: Mapping[str, np.ndarray]) -> None:
             what = f"{other!r} and {name!r} with the same numbers"
             if array.size and array.ctypes.data == known.ctypes.data:
                 raise ValueError(f"Expected each array once, got {what}: {TIED}")
+            # The first numbers before all: of most arrays of one shape they differ.
             if varied and array.flat[0] == known.flat[0] and np.array_equal(array, known):
                 warnings.warn(f"Got {what}. If they are tied: {TIED}", stacklevel=3)
         others.append(name)
@@ -245,6 +246,7 @@ def _check_names(state: Any) -> None:
 
 def _is_sent(name: str, x: Any) -> bool:
     # Floats, except running statistics.
+    # By the type's name: torch has types of its own, and may not be installed here.
     dtype = x.dtype if hasattr(x, "dtype") else np.asarray(x).dtype
     kind = str(dtype).removeprefix("torch.")
     return not kind.startswith(("int", "uint", "bool")) and not is_running(name)
@@ -308,6 +310,8 @@ def trained_names(
     Raises:
         ValueError: a pattern matches no such array, or no array is left.
     """
+    # Patterns are matched against these alone: one that names a counter or a running statistic only
+    # is refused, and does not select nothing in silence.
     names = [
         name for name, array in model.items() if array.dtype.kind == "f" and not is_running(name)
     ]

@@ -668,6 +668,7 @@ def _check_payloads(payloads: Sequence[bytes], cohort: int, log_equal: float) ->
             equal with a log probability below MAX_LOG_COLLISION.
     """
     check_cohort_size(len(payloads), cohort)
+    # A lone payload has no copy, so that the logarithm below is never that of zero pairs.
     copies = len(payloads) - len(set(payloads))
     if copies and log_equal + math.log(math.comb(len(payloads), 2)) < MAX_LOG_COLLISION:
         first: dict[bytes, int] = {}
@@ -717,6 +718,8 @@ mean by at most 0.02; with proofs a client sends 12,620 bytes'
     except TypeError:  # a user's own mechanism, for which no bound is known
         return ""
     largest = channel.levels - 1
+    # What is sent counts modulo a power of two, and no sum is above that of all clients' largest
+    # codes.
     most = min(2 ** mechanism.sum_bits(dimension, clients) - 1, clients * largest)
     line = (
         f"one hostile client of {clients:,} moves the mean by at most {round_up(valid, 3)} (l2) by "

@@ -78,6 +78,8 @@ def run_certify(
         values, lines = _certified_sum(
             chosen.name, channel, clients, order, neighboring or "replace_one"
         )
+    # Last, and in the JSON too: what a mechanism's figures do not say belongs wherever they are
+    # read.
     notes = notes_on(chosen.name, chosen.parameters)
     return Output({**result, **values, "notes": notes}, [*lines, *notes])
 
@@ -172,6 +174,8 @@ def run_account(
 
         return _guarantees(name, released, neighboring, delta)
 
+    # The client's own first: it holds of every run, that of one example only of means of clipped
+    # gradients.
     guarantee, other = claims = guarantees_for(None)
     result = {
         "mechanism": name, "parameters": parameters, "dimension": dimension, "rounds": rounds,
@@ -295,6 +299,7 @@ def run_audit(
 
     name = chosen.name
     parameters, clip_norm = chosen.split()
+    # In a round: a mechanism that sends a subset of coordinates encodes with a round's seed only.
     mechanism = update_mechanism(
         name, parameters, trust=trust, cohort=cohort, clip_norm=clip_norm, coordinates=coordinates
     ).in_round(seed)

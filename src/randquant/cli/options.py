@@ -229,6 +229,7 @@ def flag(name: str) -> str:
 
 
 def _group(name: str) -> Group:
+    # Groups that are not listed, such as a mechanism's parameters, come first.
     place = GROUP_NAMES.index(name) if name in GROUP_NAMES else -1
     return Group(name[:1].upper() + name[1:], sort_key=1 + place)
 

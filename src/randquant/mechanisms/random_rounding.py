@@ -87,6 +87,7 @@ def rqm(clip: float, margin: float, levels: int, keep: float) -> Channel:
     validate.real("clip + margin", reach, above=0)
     values = reach * (2 * np.arange(levels) - (levels - 1)) / (levels - 1)
     values[[0, -1]] = -reach, reach  # rounding must not put the outermost levels inside clip
+    # Lowest level first: of the levels below an input the nearest is the last.
     below = [_nearest_kept(j + 1, keep)[::-1] for j in range(levels - 1)]
     above = [_nearest_kept(levels - 1 - j, keep) for j in range(levels - 1)]
     return two_bins(clip, values, below, above)
@@ -124,6 +125,7 @@ def stochastic_rounding(clip: float, levels: int, margin: float = 0.0) -> Channe
 def _nearest_kept(count: int, keep: float) -> np.ndarray:
     # Probabilities that the nearest kept of `count` levels is the first, second, …, last. The last
     # one is always kept.
+    # A running product and no power: its last digits are the same with every C library.
     none_nearer = np.concatenate([[1.0], np.cumprod(np.full(count - 1, 1.0 - keep))])
     nearest = none_nearer * keep
     nearest[-1] = none_nearer[-1]
@@ -226,6 +228,7 @@ def qmgeo(clip: float, levels: int, p: float, mixing: float = 0.0) -> Channel:
 
 def _qmgeo_row(cell: int, position: int, levels: int, p: float, mixing: float) -> np.ndarray:
     # The code's distribution at the lower (0) or upper (1) end of a cell.
+    # Linear between a cell's ends, as a channel mixes its rows, so that two rows a cell are exact.
     up = mixing + (1 - 2 * mixing) * position
     below, above = _geometric(cell + 1, p)[::-1], _geometric(levels - 1 - cell, p)
     return np.concatenate([(1 - up) * below, up * above])
@@ -234,6 +237,7 @@ def _qmgeo_row(cell: int, position: int, levels: int, p: float, mixing: float) -
 def _geometric(count: int, p: float) -> np.ndarray:
     # Truncated geometric distribution over distances 1, …, count (equations 10 and 11).
     masses = p * np.concatenate([[1.0], np.cumprod(np.full(count - 1, 1.0 - p))])
+    # Added one after the other: the order of NumPy's sum depends on the processor.
     return masses / np.add.accumulate(masses)[-1]
 
 
@@ -243,6 +247,7 @@ def _qmgeo_updates(setting: UpdateSetting) -> UpdateFamily:
             "clip": setting.clip,
             "levels": setting.levels,
             "p": 0.1,
+            # From 0 to 1/2 as t grows: at 1/2 a code does not say where in its cell an input lies.
             "mixing": six_digits(0.5 * t / (1 + t)),
         },
         reach=(1e-9, 1e6),

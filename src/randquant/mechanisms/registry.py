@@ -141,6 +141,7 @@ class UpdateSetting:
 
     @property
     def size(self) -> int:
+        # Rotations are fast Hadamard transforms, which take a power of two.
         return 1 << (self.dimension - 1).bit_length()
 
     @property
@@ -153,6 +154,7 @@ class UpdateSetting:
 
     @property
     def levels(self) -> int:
+        # A channel's code is one byte at most; only integer noise takes more bits.
         return 2 ** min(self.bits, 8)
 
     @property

@@ -178,6 +178,8 @@ class NoiseSearch:
             if upper is not None and lower and upper < MAX_SECANT_RATIO * lower and step % 4 != 3:
                 most, least = self.alike(lower), self.alike(upper)
                 part = math.log(most / self.target_noise) / math.log(most / least)
+            # Between the ends, and never at one: a secant that leaves the bracket would lose the
+            # target.
             middle = six_digits(good * (bad / good) ** min(max(part, 1e-3), 1 - 1e-3))
             if middle in (good, bad):
                 middle = six_digits((good + bad) / 2)
@@ -622,6 +624,7 @@ def fewest_bits(name: str, setting: UpdateSetting, deviation: float) -> int:
             return math.inf
 
     if not noisy:
+        # A channel of three codes cannot be built with one bit.
         return 1 if error(1) == 0 else 2
     errors = {bits: error(bits) for bits in range(2, MAX_NOISE_BITS + 1)}
     helped = all_mechanisms()[name].helper_noise

@@ -226,6 +226,7 @@ class Survey:
                     f"Expected a column {error} for the query {name!r}, got "
                     f"{', '.join(columns) or 'no columns'}."
                 ) from None
+            # By name: how one query is rounded does not depend on which others are asked.
             rounding = key.fold_in("rounding", name)
             blocks.append(query.block().total(rows, self.amplitudes[name], self.norm, rounding))
         return np.concatenate(blocks)
@@ -249,6 +250,7 @@ class Survey:
         tail = LAPLACE_HALF_WIDTH if self.norm == "l1" else NORMAL_HALF_WIDTH
         # Rounding at random has a variance of at most 1/4 per record.
         noise = SumNoise(math.sqrt(shares * self.law.variance + records / 4), tail)
+        # All answers are computed from the one noisy sum, and cost nothing more than it.
         answers, start = {}, 0
         for name, query in self.queries.items():
             end = start + query.block().size
@@ -311,6 +313,8 @@ def survey(
     # Rounding's deviation is at most sqrt(records) / 2: 16 times as much noise hides it.
     smallest = min(max(MIN_DEVIATION_STEPS, 8 * math.sqrt(records)), MAX_DEVIATION_STEPS)
     carried = min(MAX_VECTOR_VALUE / most, MAX_SUM_VALUE / records)
+    # A trusted server adds in 64 bits. Elsewhere clients' vectors travel as floats of 32 bits, and
+    # sums modulo 2**32 at most.
     widest = math.inf if trust == "central" else carried
     per_step: dict[Norm, float] = {"l1": 1 / epsilon, "l2": gaussian_noise(epsilon, delta)}
     tails = {"l1": LAPLACE_HALF_WIDTH * math.sqrt(2), "l2": NORMAL_HALF_WIDTH}
@@ -323,6 +327,8 @@ def survey(
 
     # A helper draws Gaussian noise alone.
     norms: list[Norm] = ["l2"] if noise != "clients" else sorted(per_step, key=relative_noise)
+    # The norm with the shorter intervals first; the other one where this one is beyond the
+    # arithmetic.
     for norm in norms:
         calibrated = _calibrated(
             named, _parts(named, relative, norm), epsilon, delta, trust, cohort, (smallest, widest),
@@ -401,6 +407,7 @@ def _calibrated(
     amplitudes = {
         name: max(int(deviation / (per_step * unit) * part), 1) for name, part in parts.items()
     }
+    # Of the amplitudes as they were rounded to whole steps, not of those that were aimed at.
     distance = _distance(queries, amplitudes, norm)
     noise = _record_distance(queries, amplitudes, norm) * per_step * (1 + 1e-9)
     # The first value is for continuous noise of one client; the account of the discrete law decides

@@ -136,6 +136,7 @@ def read_columns(record: Any, name: str) -> dict[str, np.ndarray]:
     columns = {}
     for column in names:
         values = _plain(record[column])
+        # One value, as in a record, is a column of one row.
         columns[str(column)] = _array(values if _is_column(values) else [values])
     lengths = {len(values) for values in columns.values()}
     if len(lengths) != 1:
@@ -253,6 +254,7 @@ def read_records(path: str | Path) -> list[Record]:
     records = _json_lines(text, path) if as_json else _csv(text, path)
     if not records:
         raise ValueError(f"Expected records in {path}, got {len(text)} characters without one.")
+    # A line with fewer cells than columns, or an object without some, has missing values there.
     columns = dict.fromkeys(column for record in records for column in record)
     return [{column: record.get(column) for column in columns} for record in records]
 
@@ -481,6 +483,7 @@ def statistics(
     records = sum(lengths)
     count = records if single else len(frames)
     check_clients(count, trust, noise)
+    # By the clients' numbers of records, which are public: neighbouring tables have the same.
     most = 1 if unit == "client" else max(1, *lengths)
     terms = survey(queries, epsilon, delta, trust, count, records, weights, unit, most, noise)
     guarantee = replace(terms.guarantee, simulated=seed is not None)

@@ -210,6 +210,7 @@ class HelperSum:
                     )
                 self._file.close_with(self._digest, digest)
             except BaseException:
+                # A sum that is still too small stays open: more clients may come.
                 self._closed = closed
                 raise
             self._request = request
@@ -491,6 +492,8 @@ class MessageFile:
         """Write the request's digest, on the disk itself when this returns, after all records."""
         if self._is_temporary:
             return
+        # Records first: a head that names a request vouches for all of its messages, also after a
+        # power cut.
         flush(self._file)
         self._write_head(digest, request)
         flush(self._file)

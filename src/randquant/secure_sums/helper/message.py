@@ -357,6 +357,7 @@ class SealedSeed:
         try:
             public = Ed25519PublicKey.from_public_bytes(directory[client])
             public.verify(self.signature, signed_bytes(digest, client, self.sealed))
+        # Somebody whom the directory does not have counts as one who did not sign.
         except (KeyError, ValueError, InvalidSignature):
             return False
         return True

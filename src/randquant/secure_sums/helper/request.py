@@ -88,6 +88,7 @@ class HelperRequest:
                 f"Expected a request to a helper, which starts with {REQUEST_MAGIC!r}, got "
                 f"{message[: HEAD.size].hex()}."
             )
+        # Lengths are a stranger's: each is bounded before anything of that size is read.
         if offer_size > MAX_OFFER_BYTES:
             raise ProtocolError(
                 f"Expected an offer of {MAX_OFFER_BYTES} bytes at most, got {offer_size}."
@@ -221,6 +222,8 @@ def read_answer(
         raise ProtocolError(
             f"Expected a helper's answer, which starts with {ANSWER_MAGIC!r}, got {shown or b''}."
         )
+    # First: the lengths below follow from this request's terms, and would split another answer
+    # anywhere.
     answered_digest = answer[len(ANSWER_MAGIC) : start - 4]
     if answered_digest != digest:
         raise ProtocolError(
