@@ -179,7 +179,7 @@ class Account:
         if self.steps and not self.curves and not self.rows:
             yield delta_of_steps(self.steps, self.squared_mu, epsilon, near)
         if not self.curves and all(s.channel.clients <= EXACT for s in self.steps):
-            yield self.delta_by_moments(epsilon)
+            yield self.delta_by_moments(epsilon, left)
 
     @lru_cache  # noqa: B019
     def losses(self, parts: int, squared_mu: Interval) -> list[Losses]:
@@ -192,7 +192,7 @@ class Account:
         orders = orders[: 1 + any(curve.ahead != curve.back for curve in curves)]
         return [composed(order, parts, self.claim.delta - self.spent[1]) for order in orders]
 
-    def delta_by_moments(self, epsilon: Fraction) -> Decimal:
+    def delta_by_moments(self, epsilon: Fraction, left: Decimal) -> Decimal:
         """accounting.md, Propositions 1 and 2: Renyi divergences of an order, added up.
 
         At whole orders beside the claim's, for which the bound of steps is.
@@ -201,16 +201,21 @@ class Account:
         if order == "inf":  # where it would be for Gaussian noise
             energy = self.squared_mu + sum((s.energy for s in self.steps), interval(1) / 10**9)
             order = 1 + math.sqrt(-2 * math.log(self.claim.delta or 1e-300) / float(energy.high))
-        spread = [s.spread for s in self.steps] + self.rows
         near, best = max(2, min(2000, math.floor(order))), Decimal(1)
+        # At close inputs the curvature of steps is this: it decides only what is worth the time.
+        least = self.squared_mu + sum((s.energy for s in self.steps if s.fixed is None), interval(0))
         for order in (near, near + 1):
-            total = interval(Fraction(order, 2)) * self.squared_mu
-            for release in spread:
-                tables, square, longest, _, fixed = release
+
+            def delta(divergence: Interval, order: int = order) -> Decimal:
+                exponent = (order - 1) * (divergence - epsilon + log(1 - Fraction(1, order)))
+                return (exp(exponent) / order).high if exponent.high < 0 else Decimal(1)
+
+            if delta(Fraction(order, 2) * least) > left:
+                continue
+            total = Fraction(order, 2) * self.squared_mu
+            for tables, square, longest, _, fixed in [s.spread for s in self.steps] + self.rows:
                 total = total + curvature(tables, order, longest, fixed) * square
-            exponent = (order - 1) * (total - epsilon + log(1 - Fraction(1, order)))
-            if exponent.high < 0:
-                best = min(best, (exp(exponent) / order).high)
+            best = min(best, delta(total))
         return best
 
 
