@@ -203,7 +203,9 @@ class Account:
             order = 1 + math.sqrt(-2 * math.log(self.claim.delta or 1e-300) / float(energy.high))
         near, best = max(2, min(2000, math.floor(order))), Decimal(1)
         # At close inputs the curvature of steps is this: it decides only what is worth the time.
-        least = self.squared_mu + sum((s.energy for s in self.steps if s.fixed is None), interval(0))
+        least = self.squared_mu + sum(
+            (s.energy for s in self.steps if s.fixed is None), interval(0)
+        )
         for order in (near, near + 1):
 
             def delta(divergence: Interval, order: int = order) -> Decimal:
@@ -362,9 +364,7 @@ def hidden_rounds(account: Account, release: SimpleNamespace, claim: SimpleNames
     return Curve(first, second, release.rounds)
 
 
-@lru_cache(64)
-def two_rows(low: tuple, high: tuple, denominator: int, clients: int) -> TwoRows:
-    return TwoRows([list(low), list(high)], denominator, clients)
+two_rows = lru_cache(64)(TwoRows)
 
 
 def mixing_error(inputs: list[Fraction]) -> Fraction:
@@ -383,13 +383,16 @@ def against_zeros(claim: SimpleNamespace) -> bool:
     return (claim.unit, claim.relation) == ("client", "zero_out")
 
 
-def ends_apart(release: SimpleNamespace, claim: SimpleNamespace) -> Interval:
-    """vector.md, Proposition 19: how far apart one coordinate's two inputs are at most."""
-    inputs = release.channel.inputs
-    if not against_zeros(claim):
-        return interval(2 * inputs[-1])
-    widest = max(b - a for a, b in itertools.pairwise(inputs))
-    return interval(inputs[-1] + Fraction(2**17 + 1, 2**49) * widest)
+def displacements(release: SimpleNamespace, claim: SimpleNamespace) -> tuple[Interval, Interval]:
+    """How far one coordinate may move where rows are mixed, and the square of all together.
+
+    vector.md, Propositions 17 and 19: no farther than the whole, nor than its ends are apart.
+    """
+    inputs, moved = release.channel.inputs, encoded_distance(release, claim)
+    ends = inputs[-1] + mixing_error(inputs) if against_zeros(claim) else 2 * inputs[-1]
+    longest = min(interval(ends), moved, key=lambda length: length.high)
+    square = min(moved * moved, longest * longest * release.update.sent, key=lambda s: s.high)
+    return longest, square
 
 
 def share_of_zero(channel: SimpleNamespace, low: tuple, high: tuple) -> Fraction:
@@ -407,7 +410,7 @@ def steps_of_codes(release: SimpleNamespace, claim: SimpleNamespace) -> Steps:
 
     Two codes, or no inputs but the ends. Displacements are counted in shares of the segment.
     """
-    channel, update = release.channel, release.update
+    channel, sent = release.channel, release.update.sent
     inputs, rows = channel.inputs, sorted(channel.weights)
     low, high = rows[0], rows[-1]
     span, slope = high[0] - low[0], Fraction(0)
@@ -416,19 +419,12 @@ def steps_of_codes(release: SimpleNamespace, claim: SimpleNamespace) -> Steps:
             if a == b:
                 raise ValueError("a jump")
             slope = max(slope, abs(q[0] - p[0]) / (span * (b - a)) if span else 1 / (b - a))
-    steps = two_rows(tuple(low), tuple(high), channel.denominator, release.cohort)
-    if update.clip == "coordinates":
-        longest = interval(1)
-        if claim.relation == "zero_out":
-            longest = interval(min(Fraction(1), slope * (inputs[-1] + mixing_error(inputs))))
-        square = longest * longest * update.sent
-    else:
-        moved = encoded_distance(release, claim) * slope
-        apart = min((ends_apart(release, claim) * slope).high, moved.high)
-        longest = interval(min(Fraction(1), Fraction(apart)))
-        square = min(moved * moved, longest * longest * update.sent, key=lambda size: size.high)
+    steps = two_rows((tuple(low), tuple(high)), channel.denominator, release.cohort)
+    longest, square = displacements(release, claim)
+    longest = interval(min(Decimal(1), (longest * slope).high))
+    square = min(square * slope * slope, longest * longest * sent, key=lambda s: s.high)
     fixed = share_of_zero(channel, low, high) if against_zeros(claim) and low != high else None
-    return Steps(steps, square, release.rounds, longest, update.sent, fixed)
+    return Steps(steps, square, release.rounds, longest, sent, fixed)
 
 
 def add_codes(account: Account, release: SimpleNamespace, claim: SimpleNamespace) -> None:
@@ -442,13 +438,11 @@ def add_codes(account: Account, release: SimpleNamespace, claim: SimpleNamespace
         return
     several = len(rows) > 2 and len(rows[0]) > 2
     if update.clip == "norm" and several:
-        moved = encoded_distance(release, claim)
-        longest = min(ends_apart(release, claim), moved, key=lambda length: length.high)
+        longest, square = displacements(release, claim)
         clients = min(release.cohort, EXACT if len(rows) < 5 else 1)  # a limit of time
         tables = sums_of(tuple(channel.inputs), tuple(rows), clients)
         pure = largest(*(table.pure for table in tables)) * update.sent * release.rounds
         fixed = Fraction(0) if against_zeros(claim) else None
-        square = min(moved * moved, longest * longest * update.sent, key=lambda size: size.high)
         account.rows.append(Spread(tables, square * release.rounds, longest, pure, fixed))
         return
     if update.clip == "norm" or (release.cohort > 1 and not several):
