@@ -453,6 +453,39 @@ def test_others_in_blocks_are_fewer_and_never_more(monkeypatch):
     assert blocks.high <= five.high * Decimal("1.02")
 
 
+@pytest.mark.parametrize(("relation", "apart"), [("replace_one", 1), ("zero_out", 0.5)])
+def test_few_steps_of_a_sum_are_composed_by_their_curve(relation, apart):
+    """One coordinate of three clients, against all ways to have the others."""
+    channel = certificates.one_bit(0.125, 1, 4)
+    update = certificates.norm(0.5, 1)
+    low, high = ([w / 16 for w in row] for row in channel["weights"])
+    near, far = low, [a + apart * (b - a) for a, b in zip(low, high, strict=True)]
+
+    def added(p, q):
+        return [p[0] * q[0], p[0] * q[1] + p[1] * q[0], p[1] * q[1]]
+
+    def beside(own, others):
+        return [a * own[0] + b * own[1] for a, b in zip([*others, 0], [0, *others], strict=True)]
+
+    laws = [added(p, q) for p, q in itertools.combinations_with_replacement((low, high), 2)]
+    pairs = [tuple(beside(own, law) for own in (near, far)) for law in laws]
+    pairs += [tuple(beside(own, law) for own in (high, far)) for law in laws if apart != 1]
+    pairs += [pair[::-1] for pair in pairs]
+
+    def delta(epsilon):
+        return max(hockey_stick(*pair, epsilon) for pair in pairs)
+
+    epsilon = 0.1
+    codes = certificates.release("codes", 1, 3, update, channel=channel)
+
+    def data(factor):
+        terms = certificates.claim(epsilon, factor * delta(epsilon), "client", relation)
+        return certificates.certificate([codes], [terms])
+
+    assert proves(data(1.01))
+    assert not proves(data(0.99))
+
+
 # Distances
 
 

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 from .bits import Steps, TwoRows, delta_of_steps
 from .certificate_file import RefusedError, expect
-from .curves import Curve, Losses, composed, mixtures
+from .curves import Curve, Losses, composed, mixtures, products
 from .gaussian import (
     binomial_curvature,
     delta_of,
@@ -22,8 +22,9 @@ from .gaussian import (
     squared_mu_of_a_step,
 )
 from .intervals import Interval, exp, interval, largest, log, sqrt
-from .rows import EXACT, Spread, curvature, largest_of_rows, sums_of
+from .rows import EXACT, Spread, curvature, largest_of_rows, others_of, sums_of
 
+MOST_NUMBERS = 50_000  # of pairs of laws, in units of one client's code
 FLOAT_32 = Fraction(1, 2**20)  # vector.md, Proposition 16: what 32-bit floats move a mean
 
 
@@ -139,7 +140,7 @@ class Account:
         self.others: list[Account] = []
 
     def proves(self, epsilon: Fraction) -> bool:
-        return any(account.proves_itself(epsilon) for account in (*self.others, self))
+        return any(account.proves_itself(epsilon) for account in (self, *self.others))
 
     def proves_itself(self, epsilon: Fraction) -> bool:
         """Whether delta at this epsilon is at most the claim's.
@@ -222,12 +223,12 @@ class Account:
 
 
 def compile_account(releases: list, claim: SimpleNamespace, place: str) -> Account:
-    """The account; of hidden rounds also as if they were not, and with their pure epsilon."""
+    """The account; where it has curves also without them, and with hidden rounds' pure epsilon."""
     hidden = any(release.hidden and release.rounds for release in releases)
-    account, *account.others = (
-        added_up(releases, claim, place, way)
-        for way in (("curve", "seen", "pure") if hidden else ("curve",))
-    )
+    account = added_up(releases, claim, place, "curve")
+    if hidden or (account.curves and any(r.update and r.update.clip == "norm" for r in releases)):
+        ways = ("seen", "pure") if hidden else ("seen",)
+        account.others = [added_up(releases, claim, place, way) for way in ways]
     return account
 
 
@@ -246,7 +247,7 @@ def added_up(releases: list, claim: SimpleNamespace, place: str, way: str) -> Ac
 
 
 def add_release(account, release: SimpleNamespace, claim: SimpleNamespace, way: str) -> None:
-    """What a release adds; hidden rounds by their curve, as if they were seen, or pure."""
+    """What a release adds, by curves if there are some; hidden rounds as if seen, or pure."""
     if release.kind == "spent":
         same = (release.unit, release.relation) == (claim.unit, claim.relation)
         expect(same, "unit and relation", f"{claim.unit}, {claim.relation}", "others were spent")
@@ -268,7 +269,7 @@ def add_release(account, release: SimpleNamespace, claim: SimpleNamespace, way: 
         else:
             account.pure += hidden_pure(release)
     elif release.kind == "codes":
-        add_codes(account, release, claim)
+        add_codes(account, release, claim, way)
     elif hasattr(release, "blocks") and release.noise.law == "discrete-laplace":
         size = record_distance(release, claim, True)
         account.pure += interval(size * release.rounds / release.noise.scale)
@@ -427,29 +428,14 @@ def steps_of_codes(release: SimpleNamespace, claim: SimpleNamespace) -> Steps:
     return Steps(steps, square, release.rounds, longest, sent, fixed)
 
 
-def add_codes(account: Account, release: SimpleNamespace, claim: SimpleNamespace) -> None:
+def vertex_pairs(release: SimpleNamespace, claim: SimpleNamespace, clients: int) -> list:
     """certificates.md, Proposition 1: by coordinates the worst inputs are at vertices.
 
-    A sum with others' codes reveals no more than the code itself (data processing).
+    Pairs of one client's rows, beside the others of a sum in each way; none if they are too many.
     """
-    channel, update = release.channel, release.update
-    rows = [tuple(row) for row in channel.weights]
-    if len(set(rows)) == 1:
-        return
-    several = len(rows) > 2 and len(rows[0]) > 2
-    if update.clip == "norm" and several:
-        longest, square = displacements(release, claim)
-        clients = min(release.cohort, EXACT if len(rows) < 5 else 1)  # a limit of time
-        tables = sums_of(tuple(channel.inputs), tuple(rows), clients)
-        pure = largest(*(table.pure for table in tables)) * update.sent * release.rounds
-        fixed = Fraction(0) if against_zeros(claim) else None
-        account.rows.append(Spread(tables, square * release.rounds, longest, pure, fixed))
-        return
-    if update.clip == "norm" or (release.cohort > 1 and not several):
-        account.steps.append(steps_of_codes(release, claim))
-        return
-    others = rows
-    if claim.relation == "zero_out":  # accounting.md, Proposition 5
+    channel = release.channel
+    rows = others = [tuple(row) for row in channel.weights]
+    if against_zeros(claim):  # accounting.md, Proposition 5
         k = bisect.bisect_right(channel.inputs, 0) - 1
         left, right = channel.inputs[k : k + 2]
         share = math.floor(-left / (right - left) * 2**32 + Fraction(1, 2))
@@ -457,10 +443,43 @@ def add_codes(account: Account, release: SimpleNamespace, claim: SimpleNamespace
         zero = tuple((2**32 - share) * a + share * b for a, b in pair)
         rows, others = [tuple(2**32 * w for w in row) for row in rows], [zero]
     pairs = {pair for p in rows for q in others for pair in ((p, q), (q, p)) if p != q}
-    if len(pairs) * len(rows[0]) > 20_000:
-        raise ValueError("too many pairs of rows")
-    worst = largest_of_rows(sorted(pairs))
-    account.curves.append(Curve(worst, worst, update.sent * release.rounds))
+    laws = others_of(tuple(map(tuple, channel.weights)), clients)
+    if len(laws) * len(pairs) * len(rows[0]) * clients**2 > MOST_NUMBERS:
+        return []
+    most = sum(rows[0]) * sum(laws[0])
+    return [tuple(products(law, list(row), most) for row in pair) for law in laws for pair in pairs]
+
+
+def add_codes(account: Account, release: SimpleNamespace, claim: SimpleNamespace, way: str) -> None:
+    """Codes by the curve of all pairs of vertices, by squared distance, or as steps of two rows.
+
+    A sum with others' codes reveals no more than the code itself (data processing).
+    """
+    channel, update = release.channel, release.update
+    rows = tuple(map(tuple, channel.weights))
+    if len(set(rows)) == 1:
+        return
+    several = len(rows) > 2 and len(rows[0]) > 2
+    longest, square = displacements(release, claim)
+    # Whole updates may reach all pairs of vertices at once where the norm is that long.
+    anywhere = way == "curve" and (longest * longest * update.sent).low <= square.high
+    by_vertices = update.clip == "coordinates" and (several or release.cohort == 1)
+    if anywhere or by_vertices:
+        for clients in (min(release.cohort, EXACT), *(1,) * by_vertices):
+            if pairs := vertex_pairs(release, claim, clients):
+                worst = largest_of_rows(pairs)
+                account.curves.append(Curve(worst, worst, update.sent * release.rounds))
+                return
+        if by_vertices:
+            raise ValueError("too many pairs of rows")
+    if not several:
+        account.steps.append(steps_of_codes(release, claim))
+        return
+    clients = min(release.cohort, EXACT if len(rows) < 5 else 1)  # a limit of time
+    tables = sums_of(tuple(channel.inputs), rows, clients)
+    pure = largest(*(table.pure for table in tables)) * update.sent * release.rounds
+    fixed = Fraction(0) if against_zeros(claim) else None
+    account.rows.append(Spread(tables, square * release.rounds, longest, pure, fixed))
 
 
 # Claims
