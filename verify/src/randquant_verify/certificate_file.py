@@ -143,7 +143,7 @@ GRID = record(scale=real(above=True), bound=whole(0, 2**128))
 GUARANTEE = {
     "unit": one_of("client", "example"),
     "relation": one_of("replace_one", "zero_out"),
-    "epsilon": real(0, 10**9),
+    "epsilon": real(),
     "delta": real(0, 1 - Fraction(1, 2**60)),
 }
 COUNTS_ON = record(cohort=whole(1, 10**6), parties=one_of([], ["helper"], ["helper", "server"]))

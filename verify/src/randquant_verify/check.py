@@ -24,7 +24,7 @@ from .gaussian import (
 from .intervals import Interval, exp, interval, largest, log, sqrt
 from .rows import EXACT, Spread, curvature, largest_of_rows, others_of, sums_of
 
-MOST_NUMBERS = 50_000  # of pairs of laws, in units of one client's code
+MOST_MASSES = 30_000  # in all pairs of laws that are compared
 FLOAT_32 = Fraction(1, 2**20)  # vector.md, Proposition 16: what 32-bit floats move a mean
 
 
@@ -152,7 +152,10 @@ class Account:
         rest = epsilon - Fraction(self.pure.high)
         if rest < 0 or delta < 0:
             return False
-        left = delta - (1 + exp(epsilon)) * self.drawn if self.drawn.high else interval(delta)
+        left = interval(delta)
+        if self.drawn.high:
+            # Beyond 10^9 it costs more, and that is more than any delta.
+            left = delta - (1 + exp(min(epsilon, 10**9))) * self.drawn
         return left.low >= 0 and any(bound <= left.low for bound in self.deltas(rest, left.low))
 
     def deltas(self, epsilon: Fraction, left: Decimal) -> Iterator[Decimal | Fraction]:
@@ -166,7 +169,7 @@ class Account:
         squared_mu = sum((mu for mu, _ in like), self.squared_mu)
         missed = sum((off for _, off in like), Fraction(0))
         if not self.curves and bits:
-            yield Fraction(delta_of(squared_mu, epsilon).high) + missed
+            yield (delta_of(squared_mu, epsilon) + missed).high
         if self.curves and bits and self.claim.delta and near > 0:
             worse = None
             for parts in (math.ceil(fine / near) for fine in (400, 2000, 10000)):
@@ -223,11 +226,11 @@ class Account:
 
 
 def compile_account(releases: list, claim: SimpleNamespace, place: str) -> Account:
-    """The account; where it has curves also without them, and with hidden rounds' pure epsilon."""
+    """The account; where it has curves also bounded in other ways, of which one may be closer."""
     hidden = any(release.hidden and release.rounds for release in releases)
     account = added_up(releases, claim, place, "curve")
     if hidden or (account.curves and any(r.update and r.update.clip == "norm" for r in releases)):
-        ways = ("seen", "pure") if hidden else ("seen",)
+        ways = ("steps", "seen", "pure") if hidden else ("steps",)
         account.others = [added_up(releases, claim, place, way) for way in ways]
     return account
 
@@ -247,7 +250,10 @@ def added_up(releases: list, claim: SimpleNamespace, place: str, way: str) -> Ac
 
 
 def add_release(account, release: SimpleNamespace, claim: SimpleNamespace, way: str) -> None:
-    """What a release adds, by curves if there are some; hidden rounds as if seen, or pure."""
+    """What a release adds in one way: "curve", if it has one; "steps", codes without theirs.
+
+    Hidden rounds also as if they were "seen", or "pure".
+    """
     if release.kind == "spent":
         same = (release.unit, release.relation) == (claim.unit, claim.relation)
         expect(same, "unit and relation", f"{claim.unit}, {claim.relation}", "others were spent")
@@ -262,7 +268,7 @@ def add_release(account, release: SimpleNamespace, claim: SimpleNamespace, way: 
         account.counts_on.add(PARTIES_ADD[len(release.parties)])
     if hasattr(release, "noise"):
         account.drawn += drawn_distance(release)
-    if release.hidden and way != "seen":
+    if release.hidden and way in ("curve", "pure"):
         account.counts_on.add("nobody knowing who takes part")
         if way == "curve":
             account.curves.append(hidden_rounds(account, release, claim))
@@ -444,7 +450,7 @@ def vertex_pairs(release: SimpleNamespace, claim: SimpleNamespace, clients: int)
         rows, others = [tuple(2**32 * w for w in row) for row in rows], [zero]
     pairs = {pair for p in rows for q in others for pair in ((p, q), (q, p)) if p != q}
     laws = others_of(tuple(map(tuple, channel.weights)), clients)
-    if len(laws) * len(pairs) * len(rows[0]) * clients**2 > MOST_NUMBERS:
+    if len(pairs) * sum(len(law) + len(rows[0]) for law in laws) > MOST_MASSES:
         return []
     most = sum(rows[0]) * sum(laws[0])
     return [tuple(products(law, list(row), most) for row in pair) for law in laws for pair in pairs]
@@ -462,7 +468,7 @@ def add_codes(account: Account, release: SimpleNamespace, claim: SimpleNamespace
     several = len(rows) > 2 and len(rows[0]) > 2
     longest, square = displacements(release, claim)
     # Whole updates may reach all pairs of vertices at once where the norm is that long.
-    anywhere = way == "curve" and (longest * longest * update.sent).low <= square.high
+    anywhere = way != "steps" and (longest * longest * update.sent).low <= square.high
     by_vertices = update.clip == "coordinates" and (several or release.cohort == 1)
     if anywhere or by_vertices:
         for clients in (min(release.cohort, EXACT), *(1,) * by_vertices):

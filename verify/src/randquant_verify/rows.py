@@ -25,8 +25,14 @@ Box = tuple[Point, Point, int]  # where either input begins, and how many cuts i
 
 
 def largest_of_rows(pairs: list[tuple[tuple, tuple]]) -> Side:
-    """composition.md, Proposition 1: the largest hockey-stick divergence of pairs of rows."""
-    whole = sum(pairs[0][0]) << 64
+    """composition.md, Proposition 1: the largest hockey-stick divergence of pairs of rows.
+
+    Of long masses 256 bits count: the first law's rounded up, the second's down.
+    """
+    whole = sum(pairs[0][0])
+    spare = max(0, whole.bit_length() - 256)
+    pairs = [([-(-a >> spare) for a in p], [b >> spare for b in q]) for p, q in pairs]
+    whole = whole >> spare << 64
 
     def side(g: Interval) -> Interval:
         ratio = math.floor(g.low * 2**64)
