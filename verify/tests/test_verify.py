@@ -373,6 +373,23 @@ def test_clients_that_are_left_out_are_pairs_with_zero():
     assert check.share_of_zero(uneven, (12, 4), (2, 14)) == 1 - Fraction(6, 10)
 
 
+def test_epsilon_is_zero_where_the_variance_of_ratios_is_small():
+    """accounting.md, Proposition 2: where e^D - 1 at order 2 is at most 4 delta^2."""
+    inputs, weights = (-0.25, 0.05, 0.25), [[5, 27, 32], [20, 24, 20], [40, 20, 4]]
+    table = rows.Rows(tuple(map(Fraction, inputs)), weights)
+    one = float(rows.curvature((table,), 2, intervals.interval(Fraction(1, 2**10))).high)
+    channel = {"inputs": [x.hex() for x in inputs], "weights": weights, "denominator": 64}
+
+    def data(variance):
+        norm = (variance / one) ** 0.5 / 2
+        sent = certificates.release("codes", update=certificates.norm(norm, 1), channel=channel)
+        claims = [certificates.claim(0, 1e-3, order=(2.0).hex())]
+        return certificates.certificate([sent], claims, "local")
+
+    assert proves(data(4e-6 * 0.98))
+    assert not proves(data(4e-6 * 1.02))
+
+
 @pytest.mark.parametrize(
     ("epsilon", "order", "right", "wrong"),
     [

@@ -213,6 +213,9 @@ class Account:
         for order in (near, near + 1):
 
             def delta(divergence: Interval, order: int = order) -> Decimal:
+                if order == 2 and max(divergence.high, epsilon) < 50:  # by the ratio's variance
+                    a = exp(epsilon) - 1
+                    return ((sqrt(exp(divergence) - 1 + a * a) - a) / 2).high
                 exponent = (order - 1) * (divergence - epsilon + log(1 - Fraction(1, order)))
                 return (exp(exponent) / order).high if exponent.high < 0 else Decimal(1)
 
