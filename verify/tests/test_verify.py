@@ -491,7 +491,7 @@ def test_few_steps_of_a_sum_are_composed_by_their_curve(relation, apart):
     pairs += [pair[::-1] for pair in pairs]
 
     def delta(epsilon):
-        return max(hockey_stick(*pair, epsilon) for pair in pairs)
+        return max(hockey_stick(p, q, epsilon) for p, q in pairs)
 
     epsilon = 0.1
     codes = certificates.release("codes", 1, 3, update, channel=channel)

@@ -31,13 +31,13 @@ def largest_of_rows(pairs: list[tuple[tuple, tuple]]) -> Side:
     """
     whole = sum(pairs[0][0])
     spare = max(0, whole.bit_length() - 256)
-    pairs = [([-(-a >> spare) for a in p], [b >> spare for b in q]) for p, q in pairs]
+    short = [([-(-a >> spare) for a in p], [b >> spare for b in q]) for p, q in pairs]
     whole = whole >> spare << 64
 
     def side(g: Interval) -> Interval:
         ratio = math.floor(g.low * 2**64)
         sums = (
-            sum(max(0, (a << 64) - ratio * b) for a, b in zip(p, q, strict=True)) for p, q in pairs
+            sum(max(0, (a << 64) - ratio * b) for a, b in zip(p, q, strict=True)) for p, q in short
         )
         return interval(Fraction(max(sums), whole))
 
