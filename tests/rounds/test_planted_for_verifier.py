@@ -11,12 +11,12 @@ import pytest
 from random_certificates import proven
 
 import randquant as rq
-from randquant.aggregation import AdditiveMechanism, HelperNoise, additive
+from randquant.aggregation import AdditiveMechanism, HelperNoise, additive, baselines
 from randquant.privacy import Guarantee
 from randquant.privacy.accounting import gaussian, releases
 from randquant.privacy.certificates import sum_curvature
-from randquant.rounds import Offer, RoundEvent, RunAccountant
-from randquant.statistics.query import Tree
+from randquant.rounds import Offer, RoundEvent, RunAccountant, statement
+from randquant.statistics.query import Cells, Tree
 
 
 def skellam(clients):
@@ -30,6 +30,11 @@ def subset(size):
 
 def noisy_sum(size):
     return rq.certificate_file(skellam(4), dimension=100, rounds=10 + size, examples=50)
+
+
+def server_noise(size):
+    rounds, noise = 100 + size, baselines.gaussian(0.5, clip_norm=1.0)
+    return rq.certificate_file(noise, dimension=9, rounds=rounds, examples=10**5)
 
 
 def party_noise(size):
@@ -59,6 +64,14 @@ def two_offers(size):
     return rq.certificate_file(accountant)
 
 
+def two_clients(size):
+    accountant = RunAccountant(delta=(30 + size) / 10**6)
+    for client, rounds in ((4, 9), (6, 5)):
+        offer = Offer(skellam(client), 100)
+        accountant.compose(RoundEvent(offer, frozenset({client})), rounds)
+    return rq.certificate_file(accountant)
+
+
 def spent_before(size):
     return certificates.after(certificates.SPENT, mechanism=skellam(10 + size))
 
@@ -67,12 +80,35 @@ def share_of_a_subset(clip_norm, neighboring, *, examples=None, norm_sent=None):
     return distance(norm_sent or clip_norm, neighboring, examples=examples)
 
 
+def as_near_as_zeros(clip_norm, _, **how):
+    return distance(clip_norm, "zero_out", **how)
+
+
+def without_float32(clip_norm, neighboring, *, examples=None, norm_sent=None):
+    radii = 2 if neighboring == "replace_one" else 1
+    return radii * clip_norm / (examples or 1)
+
+
+def least_account(accountant):
+    spent = [accountant.__class__(accountant.delta) for _ in accountant._spent]
+    for one, (client, counts) in zip(spent, accountant._spent.items(), strict=True):
+        one._spent = {client: counts}
+    return min((most(one) for one in spent), key=lambda guarantee: guarantee.epsilon)
+
+
+def other_relation(guarantee):
+    fields = about(guarantee)
+    other = {"replace_one": "zero_out", "zero_out": "replace_one"}
+    return {**fields, "relation": other[fields["relation"]]}
+
+
 def largest_energy(parts):
     return replace(all_energies(parts), energy=max(part.energy for part in parts))
 
 
 distance, all_energies = additive.update_distance, gaussian.RoundLoss.combined
 rounded, of_tree, curvature = additive.squared_distance_on_grid, Tree.distance, releases._curvature
+most, about, cells = RunAccountant.get_privacy_spent, statement._about, Cells.distance
 upper, attained, added = sum_curvature._upper, sum_curvature.by_distance, Guarantee.__add__
 
 
@@ -91,6 +127,19 @@ FAULTS = {
     "paths that part at the root differ by one amplitude": (
         table, [(Tree, "distance", lambda tree, a, norm: of_tree(tree, a, norm) - 2 * a**2)],
     ),
+    "cells differ in one integer": (
+        table, [(Cells, "distance", lambda block, a, norm: cells(block, a, norm) // 2)],
+    ),
+    "another update is as near as zeros": (
+        server_noise, [(baselines, "update_distance", as_near_as_zeros)],
+    ),
+    "means are not rounded to 32 bits": (
+        server_noise, [(baselines, "update_distance", without_float32)],
+    ),
+    "of two clients' accounts the lesser counts": (
+        two_clients, [(RunAccountant, "get_privacy_spent", least_account)],
+    ),
+    "relations are exchanged": (noisy_sum, [(statement, "_about", other_relation)]),
     "of two offers the larger energy counts": (
         two_offers, [(gaussian.RoundLoss, "combined", largest_energy)],
     ),

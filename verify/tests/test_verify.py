@@ -72,7 +72,8 @@ def test_intervals_hold_the_normal_tail():
         assert 0 <= found.high - found.low <= found.high / 10**20
     far = intervals.upper_tail(20)
     assert far.low <= found.high
-    assert float(far.low) < 2.7536241186062337e-89 < float(far.high)
+    exact = Decimal("2.7536241186062336950756227808574653328074977347593e-89")
+    assert far.low < exact < far.high < exact * (1 + Decimal("1e-35"))
     assert intervals.pi().low < intervals.pi().high
     assert float(intervals.pi().low) == math.pi
 
@@ -372,6 +373,23 @@ def test_clients_that_are_left_out_are_pairs_with_zero():
     assert check.share_of_zero(uneven, (12, 4), (2, 14)) == 1 - Fraction(6, 10)
 
 
+def test_epsilon_is_zero_where_the_variance_of_ratios_is_small():
+    """accounting.md, Proposition 2: where e^D - 1 at order 2 is at most 4 delta^2."""
+    inputs, weights = (-0.25, 0.05, 0.25), [[5, 27, 32], [20, 24, 20], [40, 20, 4]]
+    table = rows.Rows(tuple(map(Fraction, inputs)), weights)
+    one = float(rows.curvature((table,), 2, intervals.interval(Fraction(1, 2**10))).high)
+    channel = {"inputs": [x.hex() for x in inputs], "weights": weights, "denominator": 64}
+
+    def data(variance):
+        norm = (variance / one) ** 0.5 / 2
+        sent = certificates.release("codes", update=certificates.norm(norm, 1), channel=channel)
+        claims = [certificates.claim(0, 1e-3, order=(2.0).hex())]
+        return certificates.certificate([sent], claims, "local")
+
+    assert proves(data(4e-6 * 0.98))
+    assert not proves(data(4e-6 * 1.02))
+
+
 @pytest.mark.parametrize(
     ("epsilon", "order", "right", "wrong"),
     [
@@ -451,6 +469,39 @@ def test_others_in_blocks_are_fewer_and_never_more(monkeypatch):
     # Blocks of three: two of the first and two of the second kind may go uncounted.
     five = rows.curvature(rows.sums_of.__wrapped__(inputs, weights, 5), 3, one)
     assert blocks.high <= five.high * Decimal("1.02")
+
+
+@pytest.mark.parametrize(("relation", "apart"), [("replace_one", 1), ("zero_out", 0.5)])
+def test_few_steps_of_a_sum_are_composed_by_their_curve(relation, apart):
+    """One coordinate of three clients, against all ways to have the others."""
+    channel = certificates.one_bit(0.125, 1, 4)
+    update = certificates.norm(0.5, 1)
+    low, high = ([w / 16 for w in row] for row in channel["weights"])
+    near, far = low, [a + apart * (b - a) for a, b in zip(low, high, strict=True)]
+
+    def added(p, q):
+        return [p[0] * q[0], p[0] * q[1] + p[1] * q[0], p[1] * q[1]]
+
+    def beside(own, others):
+        return [a * own[0] + b * own[1] for a, b in zip([*others, 0], [0, *others], strict=True)]
+
+    laws = [added(p, q) for p, q in itertools.combinations_with_replacement((low, high), 2)]
+    pairs = [tuple(beside(own, law) for own in (near, far)) for law in laws]
+    pairs += [tuple(beside(own, law) for own in (high, far)) for law in laws if apart != 1]
+    pairs += [pair[::-1] for pair in pairs]
+
+    def delta(epsilon):
+        return max(hockey_stick(p, q, epsilon) for p, q in pairs)
+
+    epsilon = 0.1
+    codes = certificates.release("codes", 1, 3, update, channel=channel)
+
+    def data(factor):
+        terms = certificates.claim(epsilon, factor * delta(epsilon), "client", relation)
+        return certificates.certificate([codes], [terms])
+
+    assert proves(data(1.01))
+    assert not proves(data(0.99))
 
 
 # Distances

@@ -10,7 +10,7 @@ from __future__ import annotations
 import bisect
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, Overflow
 from fractions import Fraction
@@ -96,7 +96,7 @@ class Arrangement:
         return [total // (parts * self.denominator) for total in sums]
 
 
-def arrangements(rows: list[list[int]], denominator: int, clients: int) -> Iterator[Arrangement]:
+def arrangements(rows: tuple, denominator: int, clients: int) -> Iterator[Arrangement]:
     """martingale.md, Proposition 2: i of the others at the right end, the rest at the left.
 
     If there are many, those with i to i + block - 1 at the right count as i there and block - 1
@@ -124,11 +124,11 @@ def arrangements(rows: list[list[int]], denominator: int, clients: int) -> Itera
 class TwoRows:
     """A channel whose row at any input is a mix of two rows, summed over clients.
 
-    rows: two lists of whole weights; denominator: the sum of either; clients: how many draw their
+    rows: two tuples of whole weights; denominator: the sum of either; clients: how many draw their
     codes as agreed. Displacements are shares of the segment between the rows, 0 to 1.
     """
 
-    def __init__(self, rows: list[list[int]], denominator: int, clients: int) -> None:
+    def __init__(self, rows: tuple[tuple[int, ...], ...], denominator: int, clients: int) -> None:
         if any((a == 0) != (b == 0) for a, b in zip(*rows, strict=True)):
             raise ValueError("a code that one row never sends")
         used = [k for k in range(len(rows[0])) if rows[0][k]]
@@ -308,8 +308,7 @@ class Steps:
     @property
     def spread(self) -> Spread:
         """The same, to be bounded by Renyi divergences."""
-        rows = tuple(map(tuple, self.channel.rows))
-        tables = sums_of(ENDS, rows, self.channel.clients)
+        tables = sums_of(ENDS, self.channel.rows, self.channel.clients)
         return Spread(tables, self.square * self.rounds, self.longest, self.pure, self.fixed)
 
     @property
@@ -369,7 +368,6 @@ def delta_at(
     t: Fraction,
     tilt: int,
     smoothing: Interval,
-    price: Callable[[Interval, Fraction], Interval] = delta_of,
 ) -> Interval:
     """martingale.md, Proposition 5: an upper bound of delta of all steps and Gaussian noise beside.
 
@@ -396,7 +394,7 @@ def delta_at(
             area = _area(start, stop, power_of_x)
             factor = difference * coefficient / math.factorial(order)
             integral = integral + factor * tops[power_of_x] * area
-    return price(end, epsilon) + exp(rate * end - t * interval(epsilon)) * integral
+    return delta_of(end, epsilon) + exp(rate * end - t * interval(epsilon)) * integral
 
 
 def _area(start: Interval, stop: Interval, k: int) -> Interval:
@@ -420,10 +418,10 @@ def delta_of_steps(
     slope = min(Fraction(200), slope).limit_denominator(64)
     tilt = max(0, math.ceil(slope * Fraction(6, 5) - 5))
 
-    def delta(t: Fraction, smoothing: Fraction, price: Callable = rough_delta_of) -> Decimal:
+    def delta(t: Fraction, smoothing: Fraction) -> Decimal:
         added = share.high + energy * smoothing
         try:
-            return delta_at(steps, gaussian, epsilon, t, tilt, added, price).high
+            return delta_at(steps, gaussian, epsilon, t, tilt, added).high
         except (Overflow, OverflowError):
             return Decimal(1)
 
@@ -431,11 +429,4 @@ def delta_of_steps(
     t, smoothing = min(tries, key=lambda pair: delta(*pair))
     finer = itertools.product((38, 39, 40, 41, 42), (14, 20, 28))
     tries = [(min(t * k / 40, slope * 6 / 5), smoothing * j / 20) for k, j in finer]
-    return delta(*min(tries, key=lambda pair: delta(*pair)), delta_of)
-
-
-def rough_delta_of(squared_mu: Interval, epsilon: Fraction) -> Interval:
-    """As delta_of, in floating point: it only says where to look."""
-    mu, e = math.sqrt(squared_mu.high), float(epsilon)
-    a, b = ((e / mu + side * mu / 2) / math.sqrt(2) for side in (-1, 1))
-    return interval(Fraction((math.erfc(a) - math.exp(e) * math.erfc(b)) / 2))
+    return min(itertools.starmap(delta, tries))

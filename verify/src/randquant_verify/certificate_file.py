@@ -95,21 +95,16 @@ def record(**readers: Reader) -> Reader:
     return read
 
 
-class Variant:
+def variant(key: str, kinds: dict[str, dict[str, Reader]], **shared: Reader) -> Reader:
     """An object whose field `key` says which fields it has beside the shared ones."""
+    records = {kind: record(**{key: text}, **shared, **fields) for kind, fields in kinds.items()}
 
-    def __init__(self, key: str, **shared: Reader) -> None:
-        self.key, self.shared, self.kinds = key, shared, {}
+    def read(value: Any, place: str) -> SimpleNamespace:
+        there = type(value) is dict and key in value
+        expect(there, place, f"an object with {key}", value)
+        return records[one_of(*records)(value[key], f"{place}.{key}")](value, place)
 
-    def add(self, kind: str, **readers: Reader) -> None:
-        self.kinds[kind] = record(**{self.key: text}, **self.shared, **readers)
-
-    def __call__(self, value: Any, place: str) -> SimpleNamespace:
-        expect(
-            type(value) is dict and self.key in value, place, f"an object with {self.key}", value
-        )
-        kind = one_of(*self.kinds)(value[self.key], f"{place}.{self.key}")
-        return self.kinds[kind](value, place)
+    return read
 
 
 def optional(read_value: Reader) -> Reader:
@@ -128,40 +123,49 @@ CHANNEL = record(
     weights=list_of(list_of(whole(0, 2**62), 2), 2),
     denominator=whole(2, 2**62),
 )
-NOISE = Variant("law")
-NOISE.add("skellam", variance=real(Fraction(1, 1000), 2**30))
-NOISE.add("discrete-gaussian", variance=real(Fraction(1, 4), 2**30))
-NOISE.add("binomial", trials=whole(2, 2**32))
-NOISE.add("discrete-laplace", scale=real(Fraction(1, 8), 2**15))
-BLOCK = Variant("encoding", amplitude=whole(1, 2**40))
-BLOCK.add("cells", cells=whole(1, 2**40))
-BLOCK.add("tree", cells=whole(2, 2**40))
-BLOCK.add("products", columns=whole(1, 2**20))
+WIDTH = {"variance": real(Fraction(1, 4), 2**30)}
+PARTY = variant("law", {"discrete-gaussian": WIDTH})
+SHARES = {
+    "skellam": {"variance": real(Fraction(1, 1000), 2**30)},
+    "discrete-gaussian": WIDTH,
+    "binomial": {"trials": whole(2, 2**32)},
+}
+SHARE = variant("law", SHARES)
+ANY_SHARE = variant("law", {**SHARES, "discrete-laplace": {"scale": real(Fraction(1, 8), 2**15)}})
+BLOCKS = {
+    "cells": {"cells": whole(1, 2**40)},
+    "tree": {"cells": whole(2, 2**40)},
+    "products": {"columns": whole(1, 2**20)},
+}
+BLOCK = variant("encoding", BLOCKS, amplitude=whole(1, 2**40))
 HIDDEN = record(draw=one_of("poisson", "fixed"), rate=real(0, 1, above=True))
 GRID = record(scale=real(above=True), bound=whole(0, 2**128))
-RELEASE = Variant(
+GUARANTEE = {
+    "unit": one_of("client", "example"),
+    "relation": one_of("replace_one", "zero_out"),
+    "epsilon": real(),
+    "delta": real(0, 1 - Fraction(1, 2**60)),
+}
+COUNTS_ON = record(cohort=whole(1, 10**6), parties=one_of([], ["helper"], ["helper", "server"]))
+PARTIES = one_of(["helper"], ["helper", "server"])
+TABLE = {"most": whole(1, 2**40), "blocks": list_of(BLOCK)}
+KINDS = {
+    "codes": {"channel": CHANNEL, "hidden": HIDDEN},
+    "integer noise": {"grid": GRID, "noise": SHARE, "hidden": HIDDEN},
+    "party noise": {"grid": GRID, "noise": PARTY, "parties": PARTIES, "hidden": HIDDEN},
+    "gaussian noise": {"noise_multiplier": real(above=True), "hidden": HIDDEN},
+    "table": {"noise": ANY_SHARE, **TABLE},
+    "party table": {"noise": PARTY, "parties": PARTIES, **TABLE},
+    "spent": {"counts_on": COUNTS_ON, **GUARANTEE},
+}
+RELEASE = variant(
     "kind",
+    KINDS,
     rounds=whole(0, 2**53),
     cohort=whole(1, 10**6),
     update=optional(UPDATE),
     examples=optional(whole(1, 10**9)),
 )
-RELEASE.add("codes", channel=CHANNEL, hidden=HIDDEN)
-RELEASE.add("integer noise", grid=GRID, noise=NOISE, hidden=HIDDEN)
-PARTIES = one_of(["helper"], ["helper", "server"])
-RELEASE.add("party noise", grid=GRID, noise=NOISE, parties=PARTIES, hidden=HIDDEN)
-RELEASE.add("gaussian noise", noise_multiplier=real(above=True), hidden=HIDDEN)
-TABLE = {"noise": NOISE, "most": whole(1, 2**40), "blocks": list_of(BLOCK)}
-RELEASE.add("table", **TABLE)
-RELEASE.add("party table", parties=PARTIES, **TABLE)
-GUARANTEE = {
-    "unit": one_of("client", "example"),
-    "relation": one_of("replace_one", "zero_out"),
-    "epsilon": real(0, 10**9),
-    "delta": real(0, 1 - Fraction(1, 2**60)),
-}
-COUNTS_ON = record(cohort=whole(1, 10**6), parties=one_of([], ["helper"], ["helper", "server"]))
-RELEASE.add("spent", counts_on=COUNTS_ON, **GUARANTEE)
 CLAIM = record(
     **GUARANTEE,
     order=lambda value, place: value if value == "inf" else real(1, above=True)(value, place),
@@ -174,11 +178,6 @@ TRUSTS = {
     "table": ("local", "aggregate", "central"),
     "party table": ("aggregate",),
     "spent": ("local", "aggregate", "central", "model"),
-}
-LAWS = {
-    "integer noise": ("skellam", "binomial", "discrete-gaussian"),
-    "party noise": ("discrete-gaussian",),
-    "party table": ("discrete-gaussian",),
 }
 FILE = record(
     format=one_of(FORMAT),
@@ -228,11 +227,9 @@ def check_consistency(certificate: SimpleNamespace) -> None:
         expect(bool(others or not account), "account", "more than what was spent", "nothing else")
         alone = len(others) == 1 or not any(release.hidden for release in others)
         expect(alone, "hidden", "no other release but what was spent", len(others))
-    cohorts = [r.cohort for account in certificate.accounts for r in account]
-    cohorts += [
-        r.counts_on.cohort for account in certificate.accounts for r in account if r.counts_on
-    ]
-    others = max([1, *cohorts]) - 1
+    releases = [release for account in certificate.accounts for release in account]
+    spent = [release.counts_on for release in releases if release.counts_on]
+    others = max([1, *(counted.cohort for counted in (*releases, *spent))]) - 1
     expect(certificate.honest_others == others, "honest_others", others, certificate.honest_others)
 
 
@@ -255,8 +252,6 @@ def check_release(release: SimpleNamespace, trust: str) -> None:
         expect(kind == "spent" or hidden is not None, "hidden", "a draw under model trust", None)
     if hidden and hidden.draw == "fixed":
         expect(trust in ("central", "model"), "trust", "central or model with fixed cohorts", trust)
-    laws = LAWS.get(kind)
-    expect(not laws or release.noise.law in laws, "law", f"one of {laws}", kind)
     if update is None:
         return
     rotated = update.dimension

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 from .bits import Steps, TwoRows, delta_of_steps
 from .certificate_file import RefusedError, expect
-from .curves import Curve, Losses, composed, mixtures
+from .curves import Curve, Losses, composed, mixtures, products
 from .gaussian import (
     binomial_curvature,
     delta_of,
@@ -22,8 +22,9 @@ from .gaussian import (
     squared_mu_of_a_step,
 )
 from .intervals import Interval, exp, interval, largest, log, sqrt
-from .rows import EXACT, Spread, curvature, largest_of_rows, sums_of
+from .rows import EXACT, Spread, curvature, largest_of_rows, others_of, sums_of
 
+MOST_MASSES = 30_000  # in all pairs of laws that are compared
 FLOAT_32 = Fraction(1, 2**20)  # vector.md, Proposition 16: what 32-bit floats move a mean
 
 
@@ -125,7 +126,7 @@ class Account:
     squared_mu: of Gaussian noise that dominates some; pure: the epsilon of others; steps: sums of
     bits; rows: other codes clipped in norm; curves: more, by their hockey-stick divergences;
     drawn: the total variation between what is sent and what is bounded; spent: sums of epsilons and
-    deltas; counts_on: sentences; others: accounts of the same releases, bounded in another way.
+    deltas; counts_on: sentences; ways: accounts of the same releases, each bounded in its way.
     """
 
     def __init__(self, claim: SimpleNamespace) -> None:
@@ -136,10 +137,10 @@ class Account:
         self.rows: list[Spread] = []
         self.spent = (Fraction(0), Fraction(0))
         self.counts_on: set[str] = set()
-        self.others: list[Account] = []
+        self.ways: list[Account] = []
 
     def proves(self, epsilon: Fraction) -> bool:
-        return any(account.proves_itself(epsilon) for account in (*self.others, self))
+        return any(account.proves_itself(epsilon) for account in self.ways)
 
     def proves_itself(self, epsilon: Fraction) -> bool:
         """Whether delta at this epsilon is at most the claim's.
@@ -151,7 +152,10 @@ class Account:
         rest = epsilon - Fraction(self.pure.high)
         if rest < 0 or delta < 0:
             return False
-        left = delta - (1 + exp(epsilon)) * self.drawn if self.drawn.high else interval(delta)
+        left = interval(delta)
+        if self.drawn.high:
+            # Beyond 10^9 it costs more, and that is more than any delta.
+            left = delta - (1 + exp(min(epsilon, 10**9))) * self.drawn
         return left.low >= 0 and any(bound <= left.low for bound in self.deltas(rest, left.low))
 
     def deltas(self, epsilon: Fraction, left: Decimal) -> Iterator[Decimal | Fraction]:
@@ -165,7 +169,7 @@ class Account:
         squared_mu = sum((mu for mu, _ in like), self.squared_mu)
         missed = sum((off for _, off in like), Fraction(0))
         if not self.curves and bits:
-            yield Fraction(delta_of(squared_mu, epsilon).high) + missed
+            yield (delta_of(squared_mu, epsilon) + missed).high
         if self.curves and bits and self.claim.delta and near > 0:
             worse = None
             for parts in (math.ceil(fine / near) for fine in (400, 2000, 10000)):
@@ -179,7 +183,7 @@ class Account:
         if self.steps and not self.curves and not self.rows:
             yield delta_of_steps(self.steps, self.squared_mu, epsilon, near)
         if not self.curves and all(s.channel.clients <= EXACT for s in self.steps):
-            yield self.delta_by_moments(epsilon)
+            yield self.delta_by_moments(epsilon, left)
 
     @lru_cache  # noqa: B019
     def losses(self, parts: int, squared_mu: Interval) -> list[Losses]:
@@ -192,7 +196,7 @@ class Account:
         orders = orders[: 1 + any(curve.ahead != curve.back for curve in curves)]
         return [composed(order, parts, self.claim.delta - self.spent[1]) for order in orders]
 
-    def delta_by_moments(self, epsilon: Fraction) -> Decimal:
+    def delta_by_moments(self, epsilon: Fraction, left: Decimal) -> Decimal:
         """accounting.md, Propositions 1 and 2: Renyi divergences of an order, added up.
 
         At whole orders beside the claim's, for which the bound of steps is.
@@ -201,26 +205,42 @@ class Account:
         if order == "inf":  # where it would be for Gaussian noise
             energy = self.squared_mu + sum((s.energy for s in self.steps), interval(1) / 10**9)
             order = 1 + math.sqrt(-2 * math.log(self.claim.delta or 1e-300) / float(energy.high))
-        spread = [s.spread for s in self.steps] + self.rows
         near, best = max(2, min(2000, math.floor(order))), Decimal(1)
+        # At close inputs the curvature of steps is this: it decides only what is worth the time.
+        least = self.squared_mu + sum(
+            (s.energy for s in self.steps if s.fixed is None), interval(0)
+        )
         for order in (near, near + 1):
-            total = interval(Fraction(order, 2)) * self.squared_mu
-            for release in spread:
-                tables, square, longest, _, fixed = release
+
+            def delta(divergence: Interval, order: int = order) -> Decimal:
+                if order == 2 and max(divergence.high, epsilon) < 50:  # by the ratio's variance
+                    a = exp(epsilon) - 1
+                    return ((sqrt(exp(divergence) - 1 + a * a) - a) / 2).high
+                exponent = (order - 1) * (divergence - epsilon + log(1 - Fraction(1, order)))
+                return (exp(exponent) / order).high if exponent.high < 0 else Decimal(1)
+
+            if delta(Fraction(order, 2) * least) > left:
+                continue
+            total = Fraction(order, 2) * self.squared_mu
+            for tables, square, longest, _, fixed in [s.spread for s in self.steps] + self.rows:
                 total = total + curvature(tables, order, longest, fixed) * square
-            exponent = (order - 1) * (total - epsilon + log(1 - Fraction(1, order)))
-            if exponent.high < 0:
-                best = min(best, (exp(exponent) / order).high)
+            best = min(best, delta(total))
         return best
 
 
 def compile_account(releases: list, claim: SimpleNamespace, place: str) -> Account:
-    """The account; of hidden rounds also as if they were not, and with their pure epsilon."""
-    hidden = any(release.hidden and release.rounds for release in releases)
-    account, *account.others = (
-        added_up(releases, claim, place, way)
-        for way in (("curve", "seen", "pure") if hidden else ("curve",))
-    )
+    """The account, and in which ways it is bounded, the quicker ones first."""
+
+    def by(way: str) -> Account:
+        return added_up(releases, claim, place, way)
+
+    account = by("curve")
+    account.ways = [account]
+    if any(release.hidden and release.rounds for release in releases):
+        seen = by("seen")
+        account.ways = [by("steps"), by("pure"), account, *([seen] if seen.curves else [])]
+    elif account.curves and any(r.update and r.update.clip == "norm" for r in releases):
+        account.ways.append(by("steps"))
     return account
 
 
@@ -239,7 +259,10 @@ def added_up(releases: list, claim: SimpleNamespace, place: str, way: str) -> Ac
 
 
 def add_release(account, release: SimpleNamespace, claim: SimpleNamespace, way: str) -> None:
-    """What a release adds; hidden rounds by their curve, as if they were seen, or pure."""
+    """What a release adds in one way: "curve", if it has one; "steps", codes without theirs.
+
+    Hidden rounds also as if they were "seen", or "pure".
+    """
     if release.kind == "spent":
         same = (release.unit, release.relation) == (claim.unit, claim.relation)
         expect(same, "unit and relation", f"{claim.unit}, {claim.relation}", "others were spent")
@@ -254,14 +277,14 @@ def add_release(account, release: SimpleNamespace, claim: SimpleNamespace, way: 
         account.counts_on.add(PARTIES_ADD[len(release.parties)])
     if hasattr(release, "noise"):
         account.drawn += drawn_distance(release)
-    if release.hidden and way != "seen":
+    if release.hidden and way in ("curve", "pure"):
         account.counts_on.add("nobody knowing who takes part")
         if way == "curve":
             account.curves.append(hidden_rounds(account, release, claim))
         else:
             account.pure += hidden_pure(release)
     elif release.kind == "codes":
-        add_codes(account, release, claim)
+        add_codes(account, release, claim, way)
     elif hasattr(release, "blocks") and release.noise.law == "discrete-laplace":
         size = record_distance(release, claim, True)
         account.pure += interval(size * release.rounds / release.noise.scale)
@@ -357,9 +380,7 @@ def hidden_rounds(account: Account, release: SimpleNamespace, claim: SimpleNames
     return Curve(first, second, release.rounds)
 
 
-@lru_cache(64)
-def two_rows(low: tuple, high: tuple, denominator: int, clients: int) -> TwoRows:
-    return TwoRows([list(low), list(high)], denominator, clients)
+two_rows = lru_cache(64)(TwoRows)
 
 
 def mixing_error(inputs: list[Fraction]) -> Fraction:
@@ -378,13 +399,16 @@ def against_zeros(claim: SimpleNamespace) -> bool:
     return (claim.unit, claim.relation) == ("client", "zero_out")
 
 
-def ends_apart(release: SimpleNamespace, claim: SimpleNamespace) -> Interval:
-    """vector.md, Proposition 19: how far apart one coordinate's two inputs are at most."""
-    inputs = release.channel.inputs
-    if not against_zeros(claim):
-        return interval(2 * inputs[-1])
-    widest = max(b - a for a, b in itertools.pairwise(inputs))
-    return interval(inputs[-1] + Fraction(2**17 + 1, 2**49) * widest)
+def displacements(release: SimpleNamespace, claim: SimpleNamespace) -> tuple[Interval, Interval]:
+    """How far one coordinate may move where rows are mixed, and the square of all together.
+
+    vector.md, Propositions 17 and 19: no farther than the whole, nor than its ends are apart.
+    """
+    inputs, moved = release.channel.inputs, encoded_distance(release, claim)
+    ends = inputs[-1] + mixing_error(inputs) if against_zeros(claim) else 2 * inputs[-1]
+    longest = min(interval(ends), moved, key=lambda length: length.high)
+    square = min(moved * moved, longest * longest * release.update.sent, key=lambda s: s.high)
+    return longest, square
 
 
 def share_of_zero(channel: SimpleNamespace, low: tuple, high: tuple) -> Fraction:
@@ -402,7 +426,7 @@ def steps_of_codes(release: SimpleNamespace, claim: SimpleNamespace) -> Steps:
 
     Two codes, or no inputs but the ends. Displacements are counted in shares of the segment.
     """
-    channel, update = release.channel, release.update
+    channel, sent = release.channel, release.update.sent
     inputs, rows = channel.inputs, sorted(channel.weights)
     low, high = rows[0], rows[-1]
     span, slope = high[0] - low[0], Fraction(0)
@@ -411,46 +435,22 @@ def steps_of_codes(release: SimpleNamespace, claim: SimpleNamespace) -> Steps:
             if a == b:
                 raise ValueError("a jump")
             slope = max(slope, abs(q[0] - p[0]) / (span * (b - a)) if span else 1 / (b - a))
-    steps = two_rows(tuple(low), tuple(high), channel.denominator, release.cohort)
-    if update.clip == "coordinates":
-        longest = interval(1)
-        if claim.relation == "zero_out":
-            longest = interval(min(Fraction(1), slope * (inputs[-1] + mixing_error(inputs))))
-        square = longest * longest * update.sent
-    else:
-        moved = encoded_distance(release, claim) * slope
-        apart = min((ends_apart(release, claim) * slope).high, moved.high)
-        longest = interval(min(Fraction(1), Fraction(apart)))
-        square = min(moved * moved, longest * longest * update.sent, key=lambda size: size.high)
+    steps = two_rows((tuple(low), tuple(high)), channel.denominator, release.cohort)
+    longest, square = displacements(release, claim)
+    longest = interval(min(Decimal(1), (longest * slope).high))
+    square = min(square * slope * slope, longest * longest * sent, key=lambda s: s.high)
     fixed = share_of_zero(channel, low, high) if against_zeros(claim) and low != high else None
-    return Steps(steps, square, release.rounds, longest, update.sent, fixed)
+    return Steps(steps, square, release.rounds, longest, sent, fixed)
 
 
-def add_codes(account: Account, release: SimpleNamespace, claim: SimpleNamespace) -> None:
+def vertex_pairs(release: SimpleNamespace, claim: SimpleNamespace, clients: int) -> list:
     """certificates.md, Proposition 1: by coordinates the worst inputs are at vertices.
 
-    A sum with others' codes reveals no more than the code itself (data processing).
+    Pairs of one client's rows, beside the others of a sum in each way; none if they are too many.
     """
-    channel, update = release.channel, release.update
-    rows = [tuple(row) for row in channel.weights]
-    if len(set(rows)) == 1:
-        return
-    several = len(rows) > 2 and len(rows[0]) > 2
-    if update.clip == "norm" and several:
-        moved = encoded_distance(release, claim)
-        longest = min(ends_apart(release, claim), moved, key=lambda length: length.high)
-        clients = min(release.cohort, EXACT if len(rows) < 5 else 1)  # a limit of time
-        tables = sums_of(tuple(channel.inputs), tuple(rows), clients)
-        pure = largest(*(table.pure for table in tables)) * update.sent * release.rounds
-        fixed = Fraction(0) if against_zeros(claim) else None
-        square = min(moved * moved, longest * longest * update.sent, key=lambda size: size.high)
-        account.rows.append(Spread(tables, square * release.rounds, longest, pure, fixed))
-        return
-    if update.clip == "norm" or (release.cohort > 1 and not several):
-        account.steps.append(steps_of_codes(release, claim))
-        return
-    others = rows
-    if claim.relation == "zero_out":  # accounting.md, Proposition 5
+    channel = release.channel
+    rows = others = [tuple(row) for row in channel.weights]
+    if against_zeros(claim):  # accounting.md, Proposition 5
         k = bisect.bisect_right(channel.inputs, 0) - 1
         left, right = channel.inputs[k : k + 2]
         share = math.floor(-left / (right - left) * 2**32 + Fraction(1, 2))
@@ -458,10 +458,43 @@ def add_codes(account: Account, release: SimpleNamespace, claim: SimpleNamespace
         zero = tuple((2**32 - share) * a + share * b for a, b in pair)
         rows, others = [tuple(2**32 * w for w in row) for row in rows], [zero]
     pairs = {pair for p in rows for q in others for pair in ((p, q), (q, p)) if p != q}
-    if len(pairs) * len(rows[0]) > 20_000:
-        raise ValueError("too many pairs of rows")
-    worst = largest_of_rows(sorted(pairs))
-    account.curves.append(Curve(worst, worst, update.sent * release.rounds))
+    laws = others_of(tuple(map(tuple, channel.weights)), clients)
+    if len(pairs) * sum(len(law) + len(rows[0]) for law in laws) > MOST_MASSES:
+        return []
+    most = sum(rows[0]) * sum(laws[0])
+    return [tuple(products(law, list(row), most) for row in pair) for law in laws for pair in pairs]
+
+
+def add_codes(account: Account, release: SimpleNamespace, claim: SimpleNamespace, way: str) -> None:
+    """Codes by the curve of all pairs of vertices, by squared distance, or as steps of two rows.
+
+    A sum with others' codes reveals no more than the code itself (data processing).
+    """
+    channel, update = release.channel, release.update
+    rows = tuple(map(tuple, channel.weights))
+    if len(set(rows)) == 1:
+        return
+    several = len(rows) > 2 and len(rows[0]) > 2
+    longest, square = displacements(release, claim)
+    # Whole updates may reach all pairs of vertices at once where the norm is that long.
+    anywhere = way != "steps" and (longest * longest * update.sent).low <= square.high
+    by_vertices = update.clip == "coordinates" and (several or release.cohort == 1)
+    if anywhere or by_vertices:
+        for clients in (min(release.cohort, EXACT), *(1,) * by_vertices):
+            if pairs := vertex_pairs(release, claim, clients):
+                worst = largest_of_rows(pairs)
+                account.curves.append(Curve(worst, worst, update.sent * release.rounds))
+                return
+        if by_vertices:
+            raise ValueError("too many pairs of rows")
+    if not several:
+        account.steps.append(steps_of_codes(release, claim))
+        return
+    clients = min(release.cohort, EXACT if len(rows) < 5 else 1)  # a limit of time
+    tables = sums_of(tuple(channel.inputs), rows, clients)
+    pure = largest(*(table.pure for table in tables)) * update.sent * release.rounds
+    fixed = Fraction(0) if against_zeros(claim) else None
+    account.rows.append(Spread(tables, square * release.rounds, longest, pure, fixed))
 
 
 # Claims

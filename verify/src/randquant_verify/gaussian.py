@@ -14,6 +14,8 @@ def delta_of(squared_mu: Number, epsilon: Number) -> Interval:
         return interval(0)
     mu = sqrt(squared_mu)
     a = epsilon / interval(mu.high) - interval(mu.high) / 2
+    if interval(epsilon).high > 10**9:  # beyond decimals' exponents; more without the second term
+        return upper_tail(a)
     return upper_tail(a) - exp(epsilon) * upper_tail(a + mu.high)
 
 

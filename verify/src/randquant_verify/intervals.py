@@ -149,7 +149,7 @@ def upper_tail(x: Number) -> Interval:
 
 @lru_cache(2**14)
 def _tail_at(x: Decimal) -> Interval:
-    """The tail at one number: Laplace's series in whole numbers of 2^-320, or Mills' ratio far out.
+    """The tail at one number: Laplace's series in whole numbers of 2^-320; far out by its fraction.
 
     From 0 to x the density integrates to phi(x) (x + x^3/3 + x^5/(3*5) + ...): positive terms,
     rounded down. What a rounding costs grows as they do, by e^(x^2/2) < 2^104 at most, and where
@@ -157,8 +157,8 @@ def _tail_at(x: Decimal) -> Interval:
     """
     if x < 0:
         return 1 - _tail_at(-x)
-    if x > 12:  # x/(1 + x^2) <= tail/density <= 1/x (Gordon 1941)
-        return density(x) * hull(x / (1 + interval(x) * x), 1 / interval(x))
+    if x > 12:
+        return density(x) * hull(_mills_ratio(x, 24), _mills_ratio(x, 25))
     top, bottom = x.as_integer_ratio()
     term = total = (top << 320) // bottom
     square, odd = term * term >> 320, 1
@@ -168,6 +168,14 @@ def _tail_at(x: Decimal) -> Interval:
         total += term
     ends = (DOWN.divide(total, 1 << 320), UP.divide(total + (1 << 130), 1 << 320))
     return interval(Fraction(1, 2)) - density(x) * Interval(*ends)
+
+
+def _mills_ratio(x: Decimal, terms: int) -> Interval:
+    """Of tail and density, x > 0: Laplace's continued fraction, whose ends are bounds by turns."""
+    ratio = interval(x)
+    for k in range(terms, 0, -1):
+        ratio = x + k / ratio
+    return 1 / ratio
 
 
 def raised(base: int, exponent: int, point: int) -> int:

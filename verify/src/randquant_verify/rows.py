@@ -25,13 +25,19 @@ Box = tuple[Point, Point, int]  # where either input begins, and how many cuts i
 
 
 def largest_of_rows(pairs: list[tuple[tuple, tuple]]) -> Side:
-    """composition.md, Proposition 1: the largest hockey-stick divergence of pairs of rows."""
-    whole = sum(pairs[0][0]) << 64
+    """composition.md, Proposition 1: the largest hockey-stick divergence of pairs of rows.
+
+    Of long masses 256 bits count: the first law's rounded up, the second's down.
+    """
+    whole = sum(pairs[0][0])
+    spare = max(0, whole.bit_length() - 256)
+    short = [([-(-a >> spare) for a in p], [b >> spare for b in q]) for p, q in pairs]
+    whole = whole >> spare << 64
 
     def side(g: Interval) -> Interval:
         ratio = math.floor(g.low * 2**64)
         sums = (
-            sum(max(0, (a << 64) - ratio * b) for a, b in zip(p, q, strict=True)) for p, q in pairs
+            sum(max(0, (a << 64) - ratio * b) for a, b in zip(p, q, strict=True)) for p, q in short
         )
         return interval(Fraction(max(sums), whole))
 
@@ -153,12 +159,12 @@ def curvature(
     return interval(-boxes[0][0])
 
 
-@lru_cache(64)
-def sums_of(inputs: tuple, rows: tuple[tuple, ...], clients: int) -> tuple[Rows, ...]:
-    """Sums of codes, exactly, one table for each way to have the others at inputs.
+def others_of(rows: tuple[tuple, ...], clients: int) -> list[list[int]]:
+    """Laws of the others' codes in a sum, exactly, one for each way to have them at inputs.
 
     vector-sums.md, Proposition 1. Where there are many ways, the others at all inputs but the last
-    are counted by `block`, and (V - 1)(block - 1) fewer at the last (sums.md, Proposition 2).
+    are counted by `block`, and (V - 1)(block - 1) fewer at the last (sums.md, Proposition 2). All
+    laws have one sum.
     """
     others, kinds, block = clients - 1, len(rows) - 1, 1
     while math.comb(others // block + kinds, kinds) > MOST_WAYS:
@@ -167,12 +173,23 @@ def sums_of(inputs: tuple, rows: tuple[tuple, ...], clients: int) -> tuple[Rows,
     for row, laws in zip(rows, powers, strict=True):
         for _ in range(others):
             laws.append(products(laws[-1], list(row), most))
-    tables = []
+    found = []
     for counts in itertools.product(range(0, others + 1, block), repeat=kinds):
         left = others - sum(counts)
         if left >= 0:
             law = powers[-1][max(0, left - kinds * (block - 1))]
             for laws, count in zip(powers, counts, strict=False):
                 law = products(law, laws[count], most)
-            tables.append(Rows(inputs, [products(law, list(row), most) for row in rows]))
-    return tuple(tables)
+            missing = sum(rows[0]) ** others // sum(law)
+            found.append([mass * missing for mass in law])
+    return found
+
+
+@lru_cache(64)
+def sums_of(inputs: tuple, rows: tuple[tuple, ...], clients: int) -> tuple[Rows, ...]:
+    """One client's code beside the others."""
+    most = sum(rows[0]) ** clients
+    return tuple(
+        Rows(inputs, [products(law, list(row), most) for row in rows])
+        for law in others_of(rows, clients)
+    )
