@@ -103,5 +103,5 @@ def test_a_new_files_content_is_on_the_disk_before_its_name_and_both_before_it_r
     monkeypatch.setattr(os, "fsync", flushed)
     monkeypatch.setattr(os, "replace", renamed)
     monkeypatch.setattr(files.sys, "platform", "linux")
-    serialization.write_atomic(tmp_path / "account", b"ours")
+    files.write_atomic(tmp_path / "account", b"ours")
     assert steps == ["content", "name", "folder"]
