@@ -25,7 +25,7 @@ from randquant.aggregation.layout import Arrays, Layout, check_precision
 from randquant.aggregation.registry import from_record
 from randquant.channels.encoding import floats
 from randquant.planning.plans import Privacy
-from randquant.privacy.guarantee import Neighboring
+from randquant.privacy.guarantee import DEFAULT_DELTA, Neighboring
 from randquant.rounds.accountant import SO_FAR, RunAccountant
 from randquant.rounds.limits import ClientLimits
 from randquant.rounds.member import AgreedUpload, Member
@@ -260,7 +260,7 @@ class QuantizeController(Controller):
         rounds: int,
         folder: str,
         stop_at_epsilon: float | None = None,
-        delta: float = 1e-5,
+        delta: float = DEFAULT_DELTA,
         examples: int | None = None,
         min_clients: int = 2,
         options: JobOptions = JobOptions(),
@@ -599,7 +599,7 @@ class QuantizeFilter(Filter):
         self,
         epsilon: float,
         folder: str,
-        delta: float = 1e-5,
+        delta: float = DEFAULT_DELTA,
         neighboring: Neighboring = "replace_one",
         examples: int | None = None,
         helper: str | None = None,

@@ -18,6 +18,7 @@ from randquant.aggregation.registry import update_mechanism
 from randquant.planning.planner import choose
 from randquant.planning.plans import CLIP_NORM, Need, Privacy, refuse_spent
 from randquant.privacy.accounting.release_protocol import check_examples
+from randquant.privacy.guarantee import DEFAULT_DELTA
 from randquant.rounds.accountant import RoundEvent, RunAccountant
 from randquant.rounds.offer import Offer
 from randquant.rounds.parameter_free import REACH_LENGTHS, ParameterFreeStep, Predicts
@@ -423,11 +424,6 @@ class UntunedSteps:
         self._state = {} if start is None else {**record, "start": start}
 
 
-MAX_DEFAULT_DELTA = 1e-5
-"""Default delta of small populations, where a tenth of 1 / clients would be more: the default of
-`randquant.train`. Twice as much would be a weaker guarantee than that; half as much, more noise."""
-
-
 @dataclass(frozen=True)
 class Target:
     """What a run on an engine must not exceed, and the clients whose noise it counts on.
@@ -499,5 +495,5 @@ class Target:
 
 
 def default_delta(population: int, examples: int | None) -> float:
-    """Return a tenth of 1 / (clients, or their examples), and at most MAX_DEFAULT_DELTA."""
-    return min(MAX_DEFAULT_DELTA, 0.1 / (population * (examples or 1)))
+    """Return a tenth of 1 / (clients, or their examples), and at most DEFAULT_DELTA."""
+    return min(DEFAULT_DELTA, 0.1 / (population * (examples or 1)))
