@@ -32,7 +32,14 @@ from randquant.rounds.member import AgreedUpload, Member
 from randquant.rounds.offer import Offer
 from randquant.rounds.parameter_free import Predicts
 from randquant.rounds.protocol import SESSION_BYTES, UPLOAD, NoAnswer, RoundMessage, logged
-from randquant.rounds.run import RoundsFailed, ServerRun, Target, UntunedSteps, default_delta
+from randquant.rounds.run import (
+    DEFAULT_PATIENCE,
+    RoundsFailed,
+    ServerRun,
+    Target,
+    UntunedSteps,
+    default_delta,
+)
 from randquant.rounds.store import ServerStore
 from randquant.rounds.sums import Log, PlainSum, RoundSum, WithHelper
 from randquant.secure_sums.terms import ProtocolError
@@ -210,7 +217,7 @@ class JobOptions:
 
     learning_rate: float | Literal["auto"] = "auto"
     predicts: Predicts = "classes"
-    patience: int = 3
+    patience: int = DEFAULT_PATIENCE
     neighboring: Neighboring = "replace_one"
     timeout: int = 600
     task_name: str = AppConstants.TASK_TRAIN

@@ -33,6 +33,11 @@ ModelAndMoments = tuple[Arrays, Arrays]
 """A model, and the moments of an engine's own optimizer."""
 
 
+DEFAULT_PATIENCE = 3
+"""Failed rounds in a row that end a run. After each, clients are asked anew, and charged anew: with
+twice as many a broken run goes on for longer, with 1 a single loss of the network ends it."""
+
+
 class RoundsFailed(RuntimeError):
     """Several rounds in a row have failed; the model is that of the last successful round."""
 
@@ -45,9 +50,7 @@ class ServerRun:
         accountant: with no rounds counted yet.
         log: takes a level of `logging` and a line.
         scalars: encodes the numbers that clients send with their updates; None if they send none.
-        patience: number of failed rounds in a row that ends the run. With twice as many a broken
-            run goes on for longer, and its clients are charged for each round; with 1 a single loss
-            of the network ends it.
+        patience: number of failed rounds in a row that ends the run.
         untuned: steps without a learning rate; None if the engine steps with the mean.
         store: the run's file; None keeps the run in memory only.
 
@@ -67,7 +70,7 @@ class ServerRun:
         accountant: RunAccountant,
         log: Log,
         scalars: AuxiliaryNumbers | None = None,
-        patience: int = 3,
+        patience: int = DEFAULT_PATIENCE,
         untuned: UntunedSteps | None = None,
         store: ServerStore | None = None,
     ) -> None:

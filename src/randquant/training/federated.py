@@ -485,7 +485,8 @@ def _with_mechanism(config: TrainConfig, mechanism: UpdateMechanism) -> TrainCon
 
 def _check_mechanism(config: TrainConfig, mechanism: UpdateMechanism) -> None:
     wanted = "a mechanism for whole updates, such as randquant.plan(...).mechanism"
-    validate.answers("mechanism", mechanism, wanted, "record", "encode", "release")
+    asked = ("encode", "mean", "release", "record", "trust", "cohort", "clip_norm", "channel")
+    validate.answers("mechanism", mechanism, wanted, *asked)
     privacy = config.privacy
     if config.trust == "local" and mechanism.trust not in ("local", None):
         raise ValueError(

@@ -42,6 +42,7 @@ from randquant.rounds.offer import Offer
 from randquant.rounds.parameter_free import Predicts
 from randquant.rounds.protocol import UPLOAD
 from randquant.rounds.run import (
+    DEFAULT_PATIENCE,
     ModelAndMoments,
     RoundsFailed,
     ServerRun,
@@ -416,7 +417,7 @@ class QuantizedStrategy(Strategy):
         local: Local = Local(),  # noqa: B008 - it is frozen
         sums: AmongClients | WithHelper = AmongClients(),  # noqa: B008 - it is frozen
         folder: str | Path | None = None,
-        patience: int = 3,
+        patience: int = DEFAULT_PATIENCE,
         examples: int | None = None,
     ) -> None:
         self.strategy, self.sums = ParameterFree() if strategy is None else strategy, sums
