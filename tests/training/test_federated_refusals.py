@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import randquant as rq
-from randquant.aggregation import ClippedSGD, update_mechanism
+from randquant.aggregation import ClippedSGD, MechanismDefaults, update_mechanism
 from randquant.mechanisms import stochastic_rounding
 
 FEATURES, COHORT = 4, 6
@@ -24,6 +24,24 @@ SUMS = update_mechanism(
     "stochastic-rounding", {"clip": 0.5, "levels": 2, "margin": 2.0},
     trust="aggregate", cohort=COHORT, clip_norm=1.0,
 )  # fmt: skip
+
+
+class Unfinished(MechanismDefaults):
+    """A mechanism of one's own that does not say whether it has a channel."""
+
+    trust, cohort, clip_norm = "local", 1, 1.0
+
+    def __repr__(self):
+        return "Unfinished"
+
+    def encode_vector(self, vector, key):
+        return vector.tobytes()
+
+    def mean_vector(self, payloads, dimension, key):
+        return np.zeros(dimension, np.float32)
+
+    def release(self, dimension, rounds, neighboring="replace_one"):
+        return None
 
 
 def normalised():
@@ -48,6 +66,10 @@ REFUSED = {
     "a channel": (
         {"mechanism": stochastic_rounding(clip=1.0, levels=2, margin=1.0)},
         TypeError, "Expected mechanism to be a mechanism for whole updates, such as",
+    ),
+    "a mechanism of one's own without all that a mechanism has": (
+        {"mechanism": Unfinished()},
+        TypeError, "Expected mechanism to be a mechanism .*, got Unfinished without channel",
     ),
     "another trust": (
         {"mechanism": SUMS, "trust": "local"},

@@ -196,8 +196,11 @@ def answers(name: str, value: Any, wanted: str, *attributes: str) -> None:
         wanted: the expected kind of value, with the way to get one.
         attributes: of the protocol, enough to distinguish its values from others.
     """
-    if not all(hasattr(value, attribute) for attribute in attributes):
-        raise TypeError(f"Expected {name} to be {wanted}, got {shown(value)}.")
+    missing = [attribute for attribute in attributes if not hasattr(value, attribute)]
+    if missing:
+        # A value that has some of them is a user's own: what it lacks is what they have to add.
+        without = f" without {', '.join(missing)}" if len(missing) < len(attributes) else ""
+        raise TypeError(f"Expected {name} to be {wanted}, got {shown(value)}{without}.")
 
 
 def shown(value: Any) -> str:

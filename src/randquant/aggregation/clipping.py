@@ -167,7 +167,9 @@ def _room(clip_norm: float, size: int) -> float:
     d · 2**-53 <= 2**-23. Rounding to float32 changes a coordinate by a factor of at most
     1 + 2**-24, or by 2**-150 if it is a denormal: by d · 2**-150 <= 2**-120 in all. Everything else
     (division, scale, products) is within 16 units of 2**-53. The product
-    (1 - 2**-22)(1 + 2**-23)(1 + 2**-24) and those units stay below 1.
+    (1 - 2**-22)(1 + 2**-23)(1 + 2**-24) and those units stay below 1 - 2**-25. What is left covers
+    a rotation of the whole update in float64, which is not clipped again: 30 steps of sums at most,
+    a root and a division, each within 2**-53, make it longer by less than 2**-47 of its norm.
     """
     if size > 2**30:
         raise ValueError(

@@ -153,9 +153,7 @@ def _weights() -> np.ndarray:
 class UpdateMechanism(Releasing, Protocol):
     """A mechanism for whole updates: clients encode payloads, the server decodes their mean.
 
-    A mechanism of your own derives from `MechanismDefaults`, which implements everything but the
-    four properties and `release`; `encode` and `mean` call its `encode_vector` and
-    `mean_vector`, which are yours to write too.
+    A mechanism of your own derives from `MechanismDefaults`, which says what it must define.
     """
 
     @property
@@ -396,8 +394,11 @@ MAX_LOG_COLLISION = -40 * math.log(2)
 
 
 class MechanismDefaults(Releasing):
-    """Default answers of a mechanism, from its own properties, `encode`, `mean` and the rest.
+    """The class that a mechanism of your own derives from: default answers to the rest.
 
+    A mechanism defines `trust`, `cohort`, `clip_norm` and `channel`, as properties, fields or
+    attributes of the class, and the methods `encode_vector`, `mean_vector` and `release`. Nothing
+    but `audit` can check that `release` bounds what `encode_vector` sends.
     `decode`, `influence`, `decoded` and `record` raise an error unless a mechanism defines them.
     A mechanism derives from this class and is final: its statements hold for its own `encode`
     only. To add a step before or after another mechanism, hold that mechanism and call it.

@@ -297,6 +297,7 @@ class Projection:
 
     def forward(self, vector: np.ndarray) -> np.ndarray:
         """Clip, rotate, restrict and clip again: (d,) floats to (size,) floats."""
+        # Clipped before the rotation, with room for the rounding of both (`clipping._room`).
         rotated = self.rotation.forward(clip_to_norm(vector, self.clip_norm))
         if self.coordinates is None:
             return rotated

@@ -38,7 +38,7 @@ from randquant.privacy.accounting.release_protocol import Release
 from randquant.privacy.accounting.sampling import HiddenCohorts, run_release
 from randquant.privacy.certificates.coordinate import certify, certify_pair
 from randquant.privacy.certificates.sum_certificate import certify_sum
-from randquant.privacy.guarantee import MODEL_TERMS, Guarantee, Neighboring, Trust
+from randquant.privacy.guarantee import DEFAULT_DELTA, MODEL_TERMS, Guarantee, Neighboring, Trust
 from randquant.training.config import Delta
 
 
@@ -134,7 +134,7 @@ def run_account(
     *,
     dimension: int,
     rounds: int,
-    delta: Delta = 1e-5,
+    delta: Delta = DEFAULT_DELTA,
     cohort: int | None = None,
     trust: Trust | None = None,
     coordinates: int | None = None,
@@ -282,7 +282,7 @@ def run_audit(
     other: Data[float | None] = None,
     audit_trials: Search[int] = 20_000,
     confidence: Search[float] = 0.99,
-    delta: Delta = 1e-5,
+    delta: Delta = DEFAULT_DELTA,
     seed: Search[int] = 0,
 ) -> Output:
     """Attack a mechanism's real pipeline.

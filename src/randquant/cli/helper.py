@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from randquant._internal import formatting, imports
 from randquant._internal.files import flush, naming, opener, sync_folder
 from randquant.cli.options import Command, Output
+from randquant.privacy.guarantee import DEFAULT_DELTA
 from randquant.secure_sums.helper.helper import JOURNAL_NAME, HelperJournal
 
 
@@ -38,7 +39,7 @@ def run(
     least: int = 2,
     most_sums: int | None = None,
     epsilon: float = math.inf,
-    delta: float = 1e-5,
+    delta: float = DEFAULT_DELTA,
     examples: int | None = None,
     clients: int = 2**17,
     coordinates: int = 2**25,

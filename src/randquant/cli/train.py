@@ -41,7 +41,7 @@ from randquant.mechanisms.registry import notes_on
 from randquant.planning.plans import Privacy
 from randquant.privacy.accounting.accountant import other_relation_lines
 from randquant.privacy.certificates.coordinate import Certificate, certify
-from randquant.privacy.guarantee import MODEL_TERMS
+from randquant.privacy.guarantee import DEFAULT_TABLE_DELTA, MODEL_TERMS
 from randquant.training.config import (
     PLACES,
     Server,
@@ -463,7 +463,7 @@ def run_statistics(
     data: Data[str],
     queries: Data[str],
     epsilon: float,
-    delta: declared.Privacy[float] = 1e-6,
+    delta: declared.Privacy[float] = DEFAULT_TABLE_DELTA,
     trust: declared.Privacy[Literal["central", "aggregate", "local"]] = "central",
     unit: declared.Privacy[Literal["client", "example"]] = "client",
     noise: declared.Privacy[Literal["clients", "helper", "parties"]] = "clients",

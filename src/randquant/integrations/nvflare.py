@@ -25,14 +25,21 @@ from randquant.aggregation.layout import Arrays, Layout, check_precision
 from randquant.aggregation.registry import from_record
 from randquant.channels.encoding import floats
 from randquant.planning.plans import Privacy
-from randquant.privacy.guarantee import Neighboring
+from randquant.privacy.guarantee import DEFAULT_DELTA, Neighboring
 from randquant.rounds.accountant import SO_FAR, RunAccountant
 from randquant.rounds.limits import ClientLimits
 from randquant.rounds.member import AgreedUpload, Member
 from randquant.rounds.offer import Offer
 from randquant.rounds.parameter_free import Predicts
 from randquant.rounds.protocol import SESSION_BYTES, UPLOAD, NoAnswer, RoundMessage, logged
-from randquant.rounds.run import RoundsFailed, ServerRun, Target, UntunedSteps, default_delta
+from randquant.rounds.run import (
+    DEFAULT_PATIENCE,
+    RoundsFailed,
+    ServerRun,
+    Target,
+    UntunedSteps,
+    default_delta,
+)
 from randquant.rounds.store import ServerStore
 from randquant.rounds.sums import Log, PlainSum, RoundSum, WithHelper
 from randquant.secure_sums.terms import ProtocolError
@@ -210,7 +217,7 @@ class JobOptions:
 
     learning_rate: float | Literal["auto"] = "auto"
     predicts: Predicts = "classes"
-    patience: int = 3
+    patience: int = DEFAULT_PATIENCE
     neighboring: Neighboring = "replace_one"
     timeout: int = 600
     task_name: str = AppConstants.TASK_TRAIN
@@ -260,7 +267,7 @@ class QuantizeController(Controller):
         rounds: int,
         folder: str,
         stop_at_epsilon: float | None = None,
-        delta: float = 1e-5,
+        delta: float = DEFAULT_DELTA,
         examples: int | None = None,
         min_clients: int = 2,
         options: JobOptions = JobOptions(),
@@ -599,7 +606,7 @@ class QuantizeFilter(Filter):
         self,
         epsilon: float,
         folder: str,
-        delta: float = 1e-5,
+        delta: float = DEFAULT_DELTA,
         neighboring: Neighboring = "replace_one",
         examples: int | None = None,
         helper: str | None = None,

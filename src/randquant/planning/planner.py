@@ -43,6 +43,7 @@ from randquant.planning.plans import (
     warning,
 )
 from randquant.privacy.accounting.sampling import HiddenCohorts
+from randquant.privacy.guarantee import DEFAULT_DELTA
 
 # How many coordinates to send: the fewest whose error is near that of sending all.
 #
@@ -114,7 +115,7 @@ def plan(
     cohort: int,
     rounds: int,
     epsilon: float,
-    delta: float = 1e-5,
+    delta: float = DEFAULT_DELTA,
     *,
     trust: Literal["local", "aggregate", "model"] = "aggregate",
     privacy: Privacy = Privacy(),  # noqa: B008 - it is frozen

@@ -38,6 +38,15 @@ Unit = Literal["client", "example"]
 
 UNITS = ("client", "example")
 
+DEFAULT_DELTA = 1e-5
+"""Delta of a run, plan, account or limit where none is given, in Python, on the command line and on
+engines, whose runs of many clients take less (`rounds.run.default_delta`). With ten times as much,
+to publish one of 10,000 clients at random would be private; a tenth of it takes more noise."""
+
+DEFAULT_TABLE_DELTA = 1e-6
+"""Delta of a table of statistics where none is given: less, since a table may be of more records
+than a run has clients."""
+
 LARGEST_COHORT = 10**6
 """Most clients in one sum: beyond, its curvature would take long to bound."""
 

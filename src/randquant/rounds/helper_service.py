@@ -35,6 +35,7 @@ from randquant._internal import validate
 from randquant._internal.files import make_folder, write_atomic
 from randquant.channels.keys import Key
 from randquant.mechanisms.noise import DiscreteGaussian
+from randquant.privacy.guarantee import DEFAULT_DELTA
 from randquant.rounds.accountant import THIS_CLIENT, RoundEvent, RunAccountant
 from randquant.rounds.limits import identity as read_identity
 from randquant.rounds.offer import Offer
@@ -353,7 +354,7 @@ as much would let a server fill the journal with twice the padding; half as much
 another machine's last digits."""
 
 
-def within(epsilon: float, delta: float = 1e-5, examples: int | None = None) -> Affords:
+def within(epsilon: float, delta: float = DEFAULT_DELTA, examples: int | None = None) -> Affords:
     """Return a limit of each client's epsilon for a helper: `HelperLimits(affords=within(8.0))`.
 
     Args:
@@ -435,7 +436,7 @@ def configured_helper(
     directory: Path | None = None,
     *,
     epsilon: float = math.inf,
-    delta: float = 1e-5,
+    delta: float = DEFAULT_DELTA,
     examples: int | None = None,
     **limits: Any,
 ) -> Helper:

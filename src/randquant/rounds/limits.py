@@ -22,7 +22,7 @@ from randquant._internal.formatting import round_up
 from randquant.aggregation import layout as layouts
 from randquant.aggregation.layout import Arrays, Buffers, Layout, Patterns
 from randquant.privacy.accounting.release_protocol import check_examples
-from randquant.privacy.guarantee import NEIGHBORINGS, Neighboring, Trust
+from randquant.privacy.guarantee import DEFAULT_DELTA, NEIGHBORINGS, Neighboring, Trust
 from randquant.rounds.accountant import THIS_CLIENT, DamagedFile, RoundEvent, RunAccountant, State
 from randquant.rounds.protocol import read_terms, terms_text
 from randquant.secure_sums.secagg.client import Client
@@ -83,7 +83,7 @@ class ClientLimits:
     """
 
     epsilon: float
-    delta: float = 1e-5
+    delta: float = DEFAULT_DELTA
     neighboring: Neighboring = "replace_one"
     trust: Trust = "aggregate"
     all_neighbours: bool = True

@@ -1,4 +1,8 @@
-"""The server's step without a learning rate, which follows from shapes, noise and past means."""
+"""The server's step without a learning rate, which follows from shapes, noise and past means.
+
+A rate would have to be tuned on clients' data, and each trial would cost epsilon. All that a step
+needs is public or was released: `docs/theory/untuned.md`.
+"""
 
 from __future__ import annotations
 

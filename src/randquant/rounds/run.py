@@ -18,6 +18,7 @@ from randquant.aggregation.registry import update_mechanism
 from randquant.planning.planner import choose
 from randquant.planning.plans import CLIP_NORM, Need, Privacy, refuse_spent
 from randquant.privacy.accounting.release_protocol import check_examples
+from randquant.privacy.guarantee import DEFAULT_DELTA
 from randquant.rounds.accountant import RoundEvent, RunAccountant
 from randquant.rounds.offer import Offer
 from randquant.rounds.parameter_free import REACH_LENGTHS, ParameterFreeStep, Predicts
@@ -32,6 +33,11 @@ ModelAndMoments = tuple[Arrays, Arrays]
 """A model, and the moments of an engine's own optimizer."""
 
 
+DEFAULT_PATIENCE = 3
+"""Failed rounds in a row that end a run. After each, clients are asked anew, and charged anew: with
+twice as many a broken run goes on for longer, with 1 a single loss of the network ends it."""
+
+
 class RoundsFailed(RuntimeError):
     """Several rounds in a row have failed; the model is that of the last successful round."""
 
@@ -44,9 +50,7 @@ class ServerRun:
         accountant: with no rounds counted yet.
         log: takes a level of `logging` and a line.
         scalars: encodes the numbers that clients send with their updates; None if they send none.
-        patience: number of failed rounds in a row that ends the run. With twice as many a broken
-            run goes on for longer, and its clients are charged for each round; with 1 a single loss
-            of the network ends it.
+        patience: number of failed rounds in a row that ends the run.
         untuned: steps without a learning rate; None if the engine steps with the mean.
         store: the run's file; None keeps the run in memory only.
 
@@ -66,7 +70,7 @@ class ServerRun:
         accountant: RunAccountant,
         log: Log,
         scalars: AuxiliaryNumbers | None = None,
-        patience: int = 3,
+        patience: int = DEFAULT_PATIENCE,
         untuned: UntunedSteps | None = None,
         store: ServerStore | None = None,
     ) -> None:
@@ -423,11 +427,6 @@ class UntunedSteps:
         self._state = {} if start is None else {**record, "start": start}
 
 
-MAX_DEFAULT_DELTA = 1e-5
-"""Default delta of small populations, where a tenth of 1 / clients would be more: the default of
-`randquant.train`. Twice as much would be a weaker guarantee than that; half as much, more noise."""
-
-
 @dataclass(frozen=True)
 class Target:
     """What a run on an engine must not exceed, and the clients whose noise it counts on.
@@ -499,5 +498,5 @@ class Target:
 
 
 def default_delta(population: int, examples: int | None) -> float:
-    """Return a tenth of 1 / (clients, or their examples), and at most MAX_DEFAULT_DELTA."""
-    return min(MAX_DEFAULT_DELTA, 0.1 / (population * (examples or 1)))
+    """Return a tenth of 1 / (clients, or their examples), and at most DEFAULT_DELTA."""
+    return min(DEFAULT_DELTA, 0.1 / (population * (examples or 1)))

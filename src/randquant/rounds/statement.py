@@ -24,7 +24,7 @@ from randquant.mechanisms.noise import Binomial, DiscreteGaussian, DiscreteLapla
 from randquant.planning.plans import Plan
 from randquant.privacy.accounting.accountant import account, under_other_relation
 from randquant.privacy.accounting.sampling import HiddenCohorts, run_release, sampling_rate
-from randquant.privacy.guarantee import Guarantee, Neighboring
+from randquant.privacy.guarantee import DEFAULT_DELTA, Guarantee, Neighboring
 from randquant.rounds.accountant import RunAccountant
 from randquant.statistics.query import Block, Cells, Products, Tree
 from randquant.statistics.surveys import Survey
@@ -126,7 +126,7 @@ def certificate_file(
     *,
     dimension: int | None = None,
     rounds: int | None = None,
-    delta: float = 1e-5,
+    delta: float = DEFAULT_DELTA,
     examples: int | None = None,
 ) -> str:
     """State what is released and the epsilon claimed for it, as a file that others can check.

@@ -77,6 +77,10 @@ NOISE_MODES: tuple[NoiseOf, ...] = ("clients", "helper", "parties")
 class Survey:
     """The terms of one table.
 
+    All queries are answered by one release: their blocks are coordinates of one vector, and the
+    distances of blocks add up, squared in L2, whether or not they ask the same column
+    (docs/theory/statistics.md, Proposition 1).
+
     Attributes:
         queries: by name.
         amplitudes: of their blocks, in steps.

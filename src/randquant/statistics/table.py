@@ -29,7 +29,14 @@ from randquant.privacy.accounting.accountant import (
     under_other_relation,
 )
 from randquant.privacy.accounting.release_protocol import Release
-from randquant.privacy.guarantee import UNITS, Guarantee, Neighboring, Trust, Unit
+from randquant.privacy.guarantee import (
+    DEFAULT_TABLE_DELTA,
+    UNITS,
+    Guarantee,
+    Neighboring,
+    Trust,
+    Unit,
+)
 from randquant.statistics.query import Answer, Columns, Query, ends
 from randquant.statistics.surveys import (
     MAX_VECTOR_VALUE,
@@ -405,7 +412,7 @@ class Table(Mapping[str, Answer]):
 def statistics(
     clients: Any,
     epsilon: float,
-    delta: float = 1e-6,
+    delta: float = DEFAULT_TABLE_DELTA,
     *,
     queries: Mapping[str, Query],
     trust: Literal["central", "aggregate", "local"] = "aggregate",

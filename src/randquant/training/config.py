@@ -29,7 +29,7 @@ from randquant.aggregation.registry import (
 from randquant.local_training.local import Local
 from randquant.planning.plans import Privacy
 from randquant.privacy.accounting.sampling import HiddenCohorts
-from randquant.privacy.guarantee import NEIGHBORINGS, Trust
+from randquant.privacy.guarantee import DEFAULT_DELTA, NEIGHBORINGS, Trust
 
 AUTO = "auto"
 """The optimiser is chosen by what clients send, see `Server`."""
@@ -207,7 +207,7 @@ class TrainConfig:
     parameters: Mechanism[Mapping[str, Any]] = field(default_factory=dict)
     cohort: Clients[Count] = field(kw_only=True)
     rounds: declared.Server[Rounds] = 50
-    delta: declared.Privacy[Delta] = 1e-5
+    delta: declared.Privacy[Delta] = DEFAULT_DELTA
     trust: declared.Privacy[Trust | None] = "aggregate"
     stop_at_epsilon: declared.Privacy[Annotated[float, Meta(gt=0)] | None] = None
     seed: Clients[Annotated[int, Meta(ge=0, le=2**63 - 1)] | None] = None

@@ -29,7 +29,7 @@ from randquant.local_training.standardize import Standardized, standardized
 from randquant.planning.planner import choose
 from randquant.planning.plans import CLIP_NORM, Need, Privacy
 from randquant.privacy.accounting.accountant import by_relation
-from randquant.privacy.guarantee import Guarantee, Neighboring
+from randquant.privacy.guarantee import DEFAULT_DELTA, Guarantee, Neighboring
 from randquant.rounds.statement import ReleaseTerms, Statement, stated
 from randquant.statistics.surveys import Survey
 from randquant.training import execution
@@ -108,7 +108,7 @@ def train(
     loss: Loss = F.cross_entropy,
     test: Any = None,
     epsilon: float | None = None,
-    delta: float = 1e-5,
+    delta: float = DEFAULT_DELTA,
     rounds: int = 50,
     cohort: int | None = None,
     trust: Literal["aggregate", "local", "model"] = "aggregate",
@@ -485,7 +485,8 @@ def _with_mechanism(config: TrainConfig, mechanism: UpdateMechanism) -> TrainCon
 
 def _check_mechanism(config: TrainConfig, mechanism: UpdateMechanism) -> None:
     wanted = "a mechanism for whole updates, such as randquant.plan(...).mechanism"
-    validate.answers("mechanism", mechanism, wanted, "record", "encode", "release")
+    asked = ("encode", "mean", "release", "record", "trust", "cohort", "clip_norm", "channel")
+    validate.answers("mechanism", mechanism, wanted, *asked)
     privacy = config.privacy
     if config.trust == "local" and mechanism.trust not in ("local", None):
         raise ValueError(

@@ -36,11 +36,13 @@ from randquant.integrations.flower.messages import (
 )
 from randquant.local_training.local import Local
 from randquant.planning.plans import CLIP_NORM, Privacy
+from randquant.privacy.guarantee import DEFAULT_DELTA
 from randquant.rounds.accountant import SO_FAR, RunAccountant
 from randquant.rounds.offer import Offer
 from randquant.rounds.parameter_free import Predicts
 from randquant.rounds.protocol import UPLOAD
 from randquant.rounds.run import (
+    DEFAULT_PATIENCE,
     ModelAndMoments,
     RoundsFailed,
     ServerRun,
@@ -410,12 +412,12 @@ class QuantizedStrategy(Strategy):
         mechanism: UpdateMechanism,
         *,
         stop_at_epsilon: float | None = None,
-        delta: float = 1e-5,
+        delta: float = DEFAULT_DELTA,
         privacy: Privacy = Privacy(),  # noqa: B008 - it is frozen
         local: Local = Local(),  # noqa: B008 - it is frozen
         sums: AmongClients | WithHelper = AmongClients(),  # noqa: B008 - it is frozen
         folder: str | Path | None = None,
-        patience: int = 3,
+        patience: int = DEFAULT_PATIENCE,
         examples: int | None = None,
     ) -> None:
         self.strategy, self.sums = ParameterFree() if strategy is None else strategy, sums

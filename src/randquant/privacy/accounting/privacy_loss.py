@@ -249,7 +249,9 @@ def _bracket(
 # Many releases of one loss by fast Fourier transform on a grid, with every error bounded.
 
 MAX_GRID_SIZE = 2**18
-"""Points of the grid, at most: 2 MiB an array."""
+"""Points of the grid, at most: 2 MiB an array. Any number gives a bound. With half of it epsilon is
+0.15 % larger in 10,000 rounds in which a client takes part with a probability of 0.01, and mostly
+less than 0.01 % without sampling; with twice of it the former is 0.04 % smaller."""
 
 MAX_TAIL_EXPONENT = 40.0
 """Events of tilted probability e^-40 are left out, and paid for."""

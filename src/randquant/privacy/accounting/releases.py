@@ -353,7 +353,8 @@ class NoiseRelease(_Sums):
 
     Attributes:
         noise: each client's noise on each coordinate.
-        cohort: fewest clients whose noise is in a sum.
+        cohort: fewest clients whose noise is in a sum, after all that drop out: more of them do no
+            harm (theory/additive.md, Proposition 1).
         squared_distance: largest squared L2 distance between two updates of one client.
         dimension: coordinates of a sum.
         rounds: rounds that the client takes part in.
