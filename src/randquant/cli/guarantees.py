@@ -161,9 +161,8 @@ def run_account(
     """
     name, (parameters, clip_norm) = chosen.name, chosen.split()
     mechanism = update_mechanism(
-        name, parameters, trust=trust, cohort=cohort, clip_norm=clip_norm,
-        coordinates=coordinates,
-    )  # fmt: skip
+        name, parameters, trust=trust, cohort=cohort, clip_norm=clip_norm, coordinates=coordinates
+    )
     cohorts, counted = _cohorts(rounds, participation, of_rounds, everybody_sends, trust)
 
     def guarantees_for(examples: int | None) -> tuple[Guarantee, Guarantee | None]:
