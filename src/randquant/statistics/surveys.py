@@ -321,19 +321,8 @@ def survey(
     # sums modulo 2**32 at most.
     widest = math.inf if trust == "central" else carried
     per_step: dict[Norm, float] = {"l1": 1 / epsilon, "l2": gaussian_noise(epsilon, delta)}
-    tails = {"l1": LAPLACE_HALF_WIDTH * math.sqrt(2), "l2": NORMAL_HALF_WIDTH}
-
-    def relative_noise(norm: Norm) -> float:
-        # The sum of the logarithms of interval lengths, relative to amplitudes.
-        parts = _parts(named, relative, norm)
-        noise = tails[norm] * per_step[norm] * _record_distance(named, parts, norm)
-        return sum(math.log(noise / part) for part in parts.values())
-
-    # A helper draws Gaussian noise alone.
-    norms: list[Norm] = ["l2"] if noise != "clients" else sorted(per_step, key=relative_noise)
-    # The norm with the shorter intervals first; the other one where this one is beyond the
-    # arithmetic.
-    for norm in norms:
+    # Where the first norm is beyond the arithmetic, the other one.
+    for norm in _norms(named, relative, per_step, noise):
         calibrated = _calibrated(
             named, _parts(named, relative, norm), epsilon, delta, trust, cohort, (smallest, widest),
             norm, per_step[norm],
@@ -347,6 +336,26 @@ def survey(
         f"Expected fewer queries, or another target, got {len(named)} at epsilon={epsilon} and "
         f"delta={delta:g}: the noise would be too large for this arithmetic."
     )
+
+
+def _norms(
+    queries: Mapping[str, Query],
+    relative: Mapping[str, float],
+    per_step: Mapping[Norm, float],
+    noise: NoiseOf,
+) -> list[Norm]:
+    """Return the norms whose noise may be drawn, that of the shorter intervals first."""
+    if noise != "clients":  # a helper draws Gaussian noise alone
+        return ["l2"]
+    tails = {"l1": LAPLACE_HALF_WIDTH * math.sqrt(2), "l2": NORMAL_HALF_WIDTH}
+
+    def relative_length(norm: Norm) -> float:
+        # The sum of the logarithms of interval lengths, relative to amplitudes.
+        parts = _parts(queries, relative, norm)
+        width = tails[norm] * per_step[norm] * _record_distance(queries, parts, norm)
+        return sum(math.log(width / part) for part in parts.values())
+
+    return sorted(per_step, key=relative_length)
 
 
 def _sum_bits(largest: float, variance: float) -> int:
