@@ -564,7 +564,7 @@ def test_a_checkpoint_is_bound_to_all_that_its_guarantee_rests_on(run):
     """To the settings, and to the channel, which may be read from a file that they only name."""
     sent, content = RunStore(run).sent_rounds(), RunStore(run).state("latest")
     State.from_bytes(content, sent.identity, run)
-    for name in ("settings", "channel"):
+    for name in ("settings", "fingerprint"):
         other = dataclasses.replace(sent, **{name: "0" * 64})
         with pytest.raises(ValueError, match="Expected the configuration that the checkpoint"):
             State.from_bytes(content, other.identity, run)
