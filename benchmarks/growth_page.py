@@ -163,7 +163,7 @@ def page() -> str:
 
 `python benchmarks/growth.py` on {machine["cores"]} cores of an {machine["processor"]}: seconds of one core and memory of each part of a run, each point in a process of its own.
 {"Measured with `--quick`, which leaves out the last point of each curve. " if found["quick"] else ""}A cell is the exponent of a curve, fitted to its last three points: 1 means twice the cost for twice the size, 0 no more; "-" means less than {MEMORY_FLOOR:g} MB.
-The other sizes are 100 clients, 100,000 coordinates, 50 rounds and one bit (10,000 coordinates for sums among clients, proofs and training; 5 rounds of training).
+Along a curve one size changes; the others stay at 100 clients, 100,000 coordinates, 50 rounds and one bit (10,000 coordinates for sums among clients, proofs and training; 5 rounds of training).
 Memory is without the messages that a part was handed.
 
 {table(curves)}

@@ -211,8 +211,8 @@ class AdditiveMechanism(IntegerUpdates, MechanismDefaults):
     Args:
         kind: which noise: a key of NOISES.
         clip_norm: C, L2 clipping threshold of a whole update, within [1e-30, 1e30].
-        noise_multiplier: standard deviation of the noise in a sum over the L2 distance between two
-            sums that differ in one client, as in the Gaussian baselines.
+        noise_multiplier: standard deviation of the noise in a sum, in units of 2 · clip_norm, as in
+            the Gaussian baselines: half of what other libraries call so.
         cohort: n, fewest clients in a sum; each adds 1/n of the noise's variance.
         bits: per coordinate, 2 to 24: sums are taken modulo 2**bits.
         deviations: how many standard deviations of a sum's coordinate fit within half the range;

@@ -405,7 +405,7 @@ INPUTS = "vertices between which inputs are dithered"
 DENSITY = "samples of the input, as A,B,... or @FILE; uniform unless given"
 REACH = "largest magnitude of a searched level"
 VALUES = "increasing values of the codes, as A,B,..."
-NOISE_MULTIPLIER = "standard deviation of the noise over the distance between neighbouring sums"
+NOISE_MULTIPLIER = "standard deviation of the noise, in units of 2 * clip_norm: half of other libraries'"
 
 
 # The table of all mechanisms by name, from their own modules or registered by a user.
