@@ -153,6 +153,7 @@ class Rotation:
 
     def inverse(self, y: np.ndarray) -> np.ndarray:
         """Rotate vectors (..., size) back to (..., d), float64, without the padding."""
+        # A copy: the transform overwrites its argument, which belongs to the caller.
         full = _hadamard_in_place(np.array(y, dtype=np.float64, order="C"))[..., : self.dimension]
         return full * _signs(self.seed, self.size)[: self.dimension]
 
@@ -160,8 +161,10 @@ class Rotation:
 @functools.lru_cache(maxsize=8)
 def _signs(seed: int, size: int) -> np.ndarray:
     words = Key.from_seed(seed).fold_in("rotation").words(-(-size // 64))
+    # In one order of bytes and bits, so that clients of every machine flip the same signs.
     bits = np.unpackbits(words.astype("<u8").view(np.uint8), count=size, bitorder="little")
     signs = 1.0 - 2.0 * bits
+    # The cache hands out one array to all: nobody may change it for the others.
     signs.setflags(write=False)
     return signs
 
