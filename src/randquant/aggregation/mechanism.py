@@ -30,7 +30,7 @@ from randquant.privacy.guarantee import Neighboring, Trust
 # An expectation and not a guarantee. Derivation: `docs/theory/plan.md`.
 
 # Beyond 8 deviations a normal law has 1.2e-15 of its mass. There are 250 points a deviation, since
-# variances have corners at the levels.
+# variances have corners at a channel's vertices.
 GRID = np.linspace(-8, 8, 4001)
 """Points, in standard deviations, at which a normal coordinate is evaluated."""
 
@@ -123,6 +123,8 @@ class CoordinateError:
             squares.append((seen - noise) / (1 + decoded.size * self.omitted))
         if not squares:
             raise ValueError("Expected a decoded mean of at least one round, got 0 means.")
+        # Squares are averaged before the root: where noise is longer than the mean single ones are
+        # negative, and to cut each off at 0 would leave a mean where there is none.
         return math.sqrt(max(math.fsum(squares) / len(squares), 0.0))
 
 

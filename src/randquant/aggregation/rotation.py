@@ -77,6 +77,7 @@ def _later_steps(x, half, divisor):
     # All steps between entries at least `half` apart; the last one divides by the divisor.
     size = x.shape[0]
     while 4 * half <= size:
+        # To divide in the last pass saves another pass over the memory.
         by = divisor if 8 * half > size else 1.0
         for base in range(0, size, 4 * half):
             a = x[base : base + half]

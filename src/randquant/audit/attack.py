@@ -302,6 +302,9 @@ def _run_worlds(
         return numbers.setdefault(view, len(numbers))
 
     def world(number: int) -> np.ndarray:
+        # Every world, trial and client has a key of its own: the bound on counts rests on
+        # independent trials, and equal noise in both worlds would show the difference of the inputs
+        # alone.
         root = key.fold_in("audit", number)
         results = np.empty(trials, dtype=np.int64)
         for trial in range(trials):

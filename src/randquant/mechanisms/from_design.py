@@ -134,6 +134,7 @@ def mvu(
         geometry,
         objective="mse",
         inputs=inputs,
+        # The published objective: the variance at the vertices, not over all inputs.
         density=tuple(clip * np.linspace(-1, 1, inputs)),
         levels=levels,
     )
@@ -214,8 +215,8 @@ def _least_ratio(setting: UpdateSetting) -> UpdateFamily:
     probabilities are small.
     """
     clip, levels = setting.clip, setting.levels
-    # 1 + 2/(e^epsilon - 1) is the least reach of an unbiased channel of this epsilon. Two levels
-    # need no more than that and room for rounding.
+    # 1 + 2/(e^epsilon - 1) clips is the least reach of an unbiased channel of this epsilon. Two
+    # levels need no more than that and room for rounding.
     further = 1.5 if levels > 2 else 1 + 1e-5
 
     def parameters(t: float) -> dict[str, Any]:

@@ -329,6 +329,7 @@ def _entry(name: str, need: Need, multiplier: float) -> Candidate:
     calibration = tuned.calibration
     mechanism = calibration.mechanism
     deviation = need.deviation(mechanism)
+    # With hidden cohorts those whose zeros are in the sum upload as well.
     senders = need.cohort if need.cohorts is None else need.setting.cohort
     upload_bytes = mechanism.upload_bytes(need.dimension, senders)
     remark = "" if calibration.tight else "no smaller noise is available"

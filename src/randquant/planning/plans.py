@@ -324,6 +324,7 @@ class Need:
         """Deviation of a coordinate of the mean with Gaussian noise that meets the target."""
         noise = self.multiplier * self.setting.distance
         if self.cohorts is not None:
+            # The mean is divided by the cohort, however many others send zeros into the sum.
             return noise / self.cohorts.cohort
         # The sum's noise is there once; under local trust each client's own is, and their mean
         # falls with the square root of the cohort only.
@@ -340,6 +341,7 @@ class Need:
 
     def times_mean(self, noise: DecodedError) -> float | None:
         """Return the norm of the noise over that of a mean; None if that norm is unknown."""
+        # A norm of 0 counts as unknown: `choose` assumes it for a subset, to judge its noise alone.
         return noise.length * self.clip_norm / self.mean_norm if self.mean_norm else None
 
     @property

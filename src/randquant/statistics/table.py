@@ -290,6 +290,7 @@ def _csv(text: str, path: Path) -> list[Record]:
         text = text.removeprefix("\ufeff")
         # By the names of the columns alone: no person's record may change how others are read.
         delimiter = max(DELIMITERS, key=text.partition("\n")[0].count)
+        # Strict, since a quote that is never closed would swallow the records that follow.
         lines = list(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True))
     except csv.Error as error:
         raise ValueError(f"Expected CSV in {path}, got: {error}.") from None
