@@ -138,4 +138,5 @@ class OpacusAccountant(PRVAccountant):
         return self._rate
 
 
+# By force, since a notebook that reloads this module registers the name again.
 register_accountant(NAME, OpacusAccountant, force=True)

@@ -230,7 +230,7 @@ def invalid(
     for client, seed in opened:
         try:
             _verify(terms, digest, verify_key, seeds[client], seed)
-        # A report that fails, for whatever reason, is left out alone: the sum of the others goes on.
+        # A report that fails, for whatever reason, is left out alone: the others' sum goes on.
         except ValueError:
             clients.add(client)
     return clients
