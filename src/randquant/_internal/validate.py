@@ -32,6 +32,7 @@ def number(value: Any) -> Any:
         >>> number(np.float32(0.1)), number(np.array(7, np.int8)), number(Decimal("0.25"))
         (0.10000000149011612, 7, 0.25)
     """
+    # By type and not isinstance: bool is a subclass of int, and NumPy's float64 one of float.
     if type(value) in (int, float):
         return value
     plain = value
@@ -63,6 +64,7 @@ def convert_numbers(record: Any) -> None:
 @functools.cache
 def _numeric_fields(cls: type) -> list[tuple[str, bool]]:
     # Names of fields of float or int, with True for float.
+    # Types are texts here, since modules postpone the evaluation of their annotations.
     kinds = [(field, str(field.type).split(" | ")) for field in dataclasses.fields(cls)]
     return [(f.name, "float" in k) for f, k in kinds if f.init and {"float", "int"} & {*k}]
 

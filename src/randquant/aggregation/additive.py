@@ -341,6 +341,7 @@ def round_within(steps: np.ndarray, bound: int, key: Key) -> np.ndarray:
     # Just below an integer the difference rounds to 1: the threshold must still fit 64 bits.
     thresholds = (np.minimum(steps - floors, 1 - 2.0**-53) * 2.0**64).astype(np.uint64)
     floors = floors.astype(np.int64)
+    # An attempt fails with a probability of at most exp(-1/2), and so thirty in a row with e^-15.
     attempt = 0
     while True:
         rounded = floors + (key.fold_in(attempt).words(steps.size) < thresholds)
@@ -425,6 +426,7 @@ def _plan(mechanism: Any, dimension: int) -> NoisePlan:
         low, high = (middle, high) if variance(middle) <= capacity else (low, middle)
     scale = low / projection.norm_sent
     bound = math.floor(squared_bound(low, size))
+    # The last factor is more than these roundings can take away: noise is never less than stated.
     local = 4 * mechanism.noise_multiplier**2 * bound / shares * (1 + 2.0**-48)
     if local > LARGEST_VARIANCE:
         fewer = most_bits(shares, mechanism.deviations)

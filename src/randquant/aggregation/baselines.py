@@ -326,6 +326,7 @@ class SignSGD(MechanismDefaults):
 
     def __post_init__(self) -> None:
         validate.convert_numbers(self)
+        # Made for its checks of both arguments only.
         LocalGaussian(self.clip_norm, self.noise_multiplier)
 
     @property
@@ -357,6 +358,7 @@ class SignSGD(MechanismDefaults):
     def log_equal(self, dimension: int) -> float:
         """Bound log of the probability of equal signs: each coordinate is ±clip_norm."""
         mean_sign = float(erf(self.clip_norm / (self._noise.deviation * math.sqrt(2))))
+        # An upper bound: 1e-12 is far more than rounding of erf and log can be.
         return dimension * min(math.log((1 + mean_sign**2) / 2) + 1e-12, 0.0)
 
     def payload_bytes(self, dimension: int) -> int:
@@ -402,6 +404,7 @@ def _normals(count: int, key: Key) -> np.ndarray:
 
 
 def _check_noise(noise_multiplier: float) -> None:
+    # Its square, and the inverse of that, are then finite and positive floats.
     validate.real("noise_multiplier", noise_multiplier, low=1e-100, high=1e100)
 
 
@@ -424,6 +427,7 @@ def _mean_of_floats(payloads: Sequence[bytes], dimension: int) -> np.ndarray:
         nonlocal total
         if len(payload) != 4 * dimension:
             raise ValueError(f"Expected a payload of {4 * dimension} bytes, got {len(payload)}.")
+        # One client's NaN or infinity would be everybody's mean: it is refused, and named.
         total += finite(np.frombuffer(payload, dtype="<f4"))
 
     for_each_payload(payloads, use)

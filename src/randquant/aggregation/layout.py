@@ -167,6 +167,8 @@ class StateLayout:
         """
         _check_names(state)
         names = {name for name, x in state.items() if _is_sent(name, x)}
+        # In both directions: an array too many would stay unsent without a word, and a missing one
+        # would shift all that follow.
         for name in names.symmetric_difference(self.names):
             difference = f"{name!r} too" if name in names else f"no {name!r}"
             raise ValueError(

@@ -29,6 +29,8 @@ from randquant.privacy.guarantee import Neighboring, Trust
 #
 # An expectation and not a guarantee. Derivation: `docs/theory/plan.md`.
 
+# Beyond 8 deviations a normal law has 1.2e-15 of its mass. There are 250 points a deviation, since
+# variances have corners at a channel's vertices.
 GRID = np.linspace(-8, 8, 4001)
 """Points, in standard deviations, at which a normal coordinate is evaluated."""
 
@@ -62,6 +64,7 @@ class CoordinateError:
         square, bias_product = float(weights @ x**2), float(weights @ (bias * x))
         # A bias in proportion to x is a gain, which the server divides by; the rest stays a bias.
         rest = float(weights @ bias**2) - bias_product**2 / square
+        # Cauchy and Schwarz keep the rest from being negative, rounding does not.
         return cls(float(weights @ variance), max(rest, 0.0), 1 + bias_product / square)
 
     def deviation(self, cohort: int, mean_norm: float | None = None) -> float:
@@ -84,6 +87,7 @@ class CoordinateError:
             1.0
         """
         cohort = validate.whole("cohort", cohort, low=1)
+        # No positive step size brings such a decoded mean nearer to the mean.
         if self.gain <= 0:
             return math.inf
         added = (self.sum_noise / cohort) ** 2
@@ -119,6 +123,8 @@ class CoordinateError:
             squares.append((seen - noise) / (1 + decoded.size * self.omitted))
         if not squares:
             raise ValueError("Expected a decoded mean of at least one round, got 0 means.")
+        # Squares are averaged before the root: where noise is longer than the mean single ones are
+        # negative, and to cut each off at 0 would leave a mean where there is none.
         return math.sqrt(max(math.fsum(squares) / len(squares), 0.0))
 
 
@@ -614,6 +620,7 @@ def _as_payloads(payloads: Iterable[bytes]) -> list[bytes]:
         ValueError: the list is empty.
         TypeError: it is not a list of payloads, or one of them is not bytes; the error names it.
     """
+    # A lone payload is iterable too: without this the error would be about its first byte.
     if isinstance(payloads, bytes | bytearray | memoryview | str):
         raise TypeError(
             f"Expected a list of payloads, got {type(payloads).__name__}: put it in []."

@@ -104,6 +104,7 @@ def _channel_mechanism(
     trust: Trust = "aggregate" if summed else "local"
     channel = build(record.name, parameters)
     cohort = validate.whole("cohort", 1 if run.cohort is None else run.cohort, low=1)
+    # Where the server sees each code, other clients hide nobody, however many there are.
     cohort = cohort if summed else 1
     if run.clip_norm is not None:
         return VectorMechanism(channel, run.clip_norm, trust, cohort, coordinates=run.coordinates)
@@ -192,6 +193,8 @@ def from_record(
     whole = {name: record.constructor for name, record in known if record.whole_update}
     kinds = {**CONSTRUCTORS, **whole}
     kind = known_name(fields.pop("mechanism", None), kinds)
+    # Before the constructor is called: a stranger's record may have any fields, and the error
+    # should name those of the file.
     _check_fields(kinds[kind], fields)
     if "channel" in fields:
         summed = fields.get("trust") == "aggregate"

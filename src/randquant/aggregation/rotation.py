@@ -77,6 +77,7 @@ def _later_steps(x, half, divisor):
     # All steps between entries at least `half` apart; the last one divides by the divisor.
     size = x.shape[0]
     while 4 * half <= size:
+        # To divide in the last pass saves another pass over the memory.
         by = divisor if 8 * half > size else 1.0
         for base in range(0, size, 4 * half):
             a = x[base : base + half]
@@ -153,6 +154,7 @@ class Rotation:
 
     def inverse(self, y: np.ndarray) -> np.ndarray:
         """Rotate vectors (..., size) back to (..., d), float64, without the padding."""
+        # A copy: the transform overwrites its argument, which belongs to the caller.
         full = _hadamard_in_place(np.array(y, dtype=np.float64, order="C"))[..., : self.dimension]
         return full * _signs(self.seed, self.size)[: self.dimension]
 
@@ -160,8 +162,10 @@ class Rotation:
 @functools.lru_cache(maxsize=8)
 def _signs(seed: int, size: int) -> np.ndarray:
     words = Key.from_seed(seed).fold_in("rotation").words(-(-size // 64))
+    # In one order of bytes and bits, so that clients of every machine flip the same signs.
     bits = np.unpackbits(words.astype("<u8").view(np.uint8), count=size, bitorder="little")
     signs = 1.0 - 2.0 * bits
+    # The cache hands out one array to all: nobody may change it for the others.
     signs.setflags(write=False)
     return signs
 

@@ -298,9 +298,13 @@ def _run_worlds(
         else:
             mean = mechanism.mean(payloads, dimension, root.fold_in("server"))
             view = mean.astype(np.float32).tobytes(), 0
+        # By number: equal outcomes are decoded and scored once.
         return numbers.setdefault(view, len(numbers))
 
     def world(number: int) -> np.ndarray:
+        # Every world, trial and client has a key of its own: the bound on counts rests on
+        # independent trials, and equal noise in both worlds would show the difference of the inputs
+        # alone.
         root = key.fold_in("audit", number)
         results = np.empty(trials, dtype=np.int64)
         for trial in range(trials):
@@ -310,6 +314,7 @@ def _run_worlds(
         return results
 
     outcomes = world(0), world(1)
+    # After both worlds and with one key: an outcome decodes alike, whichever world it came from.
     decoded = np.empty((len(numbers), dimension))
     server = key.fold_in("server")
     for (seen, _), number in numbers.items():
@@ -470,6 +475,8 @@ def best_event(
         above = [trials - count for count in below]
         for sign, counts in ((">=", above), ("<", below)):
             for first in (0, 1):
+                # By the very bound that is reported: the event of the largest difference in
+                # frequency may prove less than a rare one of a larger ratio.
                 values = worth(counts[first], counts[1 - first], trials)
                 place = int(values.argmax())
                 if chosen is None or values[place] > best:
@@ -585,6 +592,8 @@ def least_epsilon(
     # Half of the error for each of the two bounds, so that both hold with probability 1 - error.
     lower, _ = proportion(hits, trials, error / 2)
     _, upper = proportion(others, trials, error / 2)
+    # (epsilon, delta) says P <= e^epsilon P' + delta. With P bounded from below and P' from above
+    # no smaller epsilon fits; an event of no more than delta shows nothing, minus infinity.
     with np.errstate(divide="ignore"):
         return np.log(np.maximum(lower - delta, 0.0) / upper) - BETA_ERROR
 

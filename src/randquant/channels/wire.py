@@ -167,6 +167,8 @@ class Format:
         Two sides that differ in any of them refuse each other's payloads.
         """
         levels = validate.whole("levels", levels, low=1)
+        # `repr` shows every digit of a float. Numbers of NumPy are shown as Python's, so that both
+        # sides hash the same text.
         stated = repr((levels, *map(validate.number, facts)))
         return cls(levels, hashlib.sha256(stated.encode()).digest()[:16])
 
@@ -221,6 +223,7 @@ def pack(channel: Coding, codes: np.ndarray, padding: int = 0) -> bytes:
             f"Expected codes (d,) of dtype {_dtype(channel).name}, got shape {codes.shape}, "
             f"{codes.dtype}: pack one client's codes at a time."
         )
+    # A code too large would spill into the bits of the next one.
     _check_range(channel, codes)
     body = np.empty(body_bytes(channel, codes.size), dtype=np.uint8)
     if _in_blocks(channel):
@@ -252,6 +255,7 @@ def sizes(payload: Payload) -> tuple[int, int]:
     Where coordinates were left out, the second number is negative: minus the number of coordinates
     that the update has in addition to the codes.
     """
+    # A truncated header is filled with zeros: what it states is checked by those who use it.
     _, version, _, _, count, _, _ = HEADER.unpack_from(
         bytes(payload[:HEADER_BYTES]).ljust(HEADER_BYTES, b"\0")
     )

@@ -102,11 +102,13 @@ def run(
         coordinates=coordinates, masks=masks, least_noise=least_noise,
     )  # fmt: skip
     server, port = service(helper, listen, TLS(*map(str, files.values())), limits)
+    # Standard output is for the result alone, which with --json is one object.
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
     stopped = threading.Event()
     # Not the default handlers, which would end the process in the middle of a sum.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
+    # Only now: a signal between the start and its handler would end the process at once.
     server.start()
     log = logging.getLogger(__name__)
     log.info("helper %s listens on port %d", helper.identity.hex(), port)
@@ -125,6 +127,7 @@ def _keygen(path: Path) -> Output:
     for file in (path, public_path):
         if os.path.lexists(file):
             raise _exists(file)
+    # Modes are set as the files are created: a moment later another user may have read the key.
     _write_new(path, secret, 0o600)
     _write_new(public_path, (public + "\n").encode(), 0o644)
     result = {"private": str(path), "public": str(public_path), "identity": public}

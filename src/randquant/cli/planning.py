@@ -88,6 +88,8 @@ def run_compare(
     from randquant.planning import compare
     from randquant.reports.channels import comparison_json, comparison_page, comparison_text
 
+    # Defaults are filled in below, not in the signature: an option next to --channel is then
+    # noticed even if its value is the default.
     target = {"clip": clip, "bits": bits, "epsilon": epsilon, "mechanisms": mechanisms,
               "objective": objective, "curves": curves or None}  # fmt: skip
     if channel is not None:

@@ -228,6 +228,7 @@ def _built(
         parameters,
         cohort=arguments.get("cohort") or min(population, federated.LARGEST_COHORT),
         trust=arguments.get("trust", usual),
+        # Its threshold is among its own parameters, and a second one would be refused.
         privacy=dataclasses.replace(privacy, clip_norm=None) if record.whole_update else privacy,
         **settings,
     )

@@ -85,6 +85,8 @@ class OpacusAccountant(PRVAccountant):
         """
 
         def hook(optimizer: Any) -> None:
+            # The loader's rate is the one that is drawn with. If the engine was told of another,
+            # the larger one counts, which costs more.
             rate = max(sample_rate, self._checked_rate(optimizer))
             self.step(noise_multiplier=float(optimizer.noise_multiplier), sample_rate=rate)
 
@@ -136,4 +138,5 @@ class OpacusAccountant(PRVAccountant):
         return self._rate
 
 
+# By force, since a notebook that reloads this module registers the name again.
 register_accountant(NAME, OpacusAccountant, force=True)

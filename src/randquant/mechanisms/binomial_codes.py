@@ -131,6 +131,7 @@ def _pbm_updates(setting: UpdateSetting) -> UpdateFamily:
     clip, trials = setting.clip, setting.levels - 1
     return UpdateFamily(
         lambda t: {"clip": clip, "theta": six_digits(0.5 / t), "trials": trials, "inputs": 17},
+        # At t = 1 theta is 1/2, where the code of an input at the clip is certain.
         reach=(1.05, 1e12),
         # From the variance at ±clip, clip² (t² - 1) / trials, solved for t.
         start=lambda deviation: math.sqrt(1 + trials * (deviation / clip) ** 2),
@@ -218,6 +219,7 @@ def imvu(clip_norm: float, levels: int, epsilon: float, beta: float = 1.0) -> Ch
     scaled = logits / logits[-1]  # u / clip_norm
     inputs = clip_norm * np.concatenate([-scaled[:0:-1], scaled])
     values = clip_norm / beta * _coth_half(unit) * (2 * np.arange(levels) - trials) / trials
+    # The rows below 0 are mirrored, not computed, so that they are mirror images in every bit.
     return from_probabilities(inputs, values, np.concatenate([rows[:0:-1, ::-1], rows]))
 
 
@@ -304,6 +306,7 @@ RECORDS = (
                 lambda target, at: {
                     "clip_norm": target.clip,
                     "levels": target.levels,
+                    # A little less, or rounding to six digits might exceed the target.
                     "epsilon": six_digits(target.epsilon * (1 - 1e-5)),
                 },
             ),

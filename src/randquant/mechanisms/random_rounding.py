@@ -85,6 +85,8 @@ def rqm(clip: float, margin: float, levels: int, keep: float) -> Channel:
     keep = validate.real("keep", keep, low=0, high=1, why="keep is a probability")
     reach = clip + margin
     validate.real("clip + margin", reach, above=0)
+    # Not linspace, which adds steps to one end: this is odd in the index, so that levels are
+    # symmetric to the last bit, and the middle one of an odd number is 0.
     values = reach * (2 * np.arange(levels) - (levels - 1)) / (levels - 1)
     values[[0, -1]] = -reach, reach  # rounding must not put the outermost levels inside clip
     # Lowest level first: of the levels below an input the nearest is the last.
@@ -251,6 +253,8 @@ def _qmgeo_updates(setting: UpdateSetting) -> UpdateFamily:
             "mixing": six_digits(0.5 * t / (1 + t)),
         },
         reach=(1e-9, 1e6),
+        # Codes never decode to more than the clip, so Gaussian noise's deviation tells nothing of
+        # where mixing should start: in the middle, at 1/4.
         start=lambda deviation: 1.0,
     )
 

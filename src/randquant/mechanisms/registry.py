@@ -162,6 +162,7 @@ class UpdateSetting:
         return self.clip_at(CLIP_RMS_UNITS)
 
     def clip_at(self, rms_units: float) -> float:
+        # No coordinate exceeds the norm of the whole: a wider clip would cost noise for nothing.
         return six_digits(min(rms_units / math.sqrt(self.size), 1.0) * self.clip_norm)
 
     @property
@@ -200,6 +201,7 @@ def noise_family(
         fixed: its other parameters, except `clip_norm`.
     """
     parameters = {"clip_norm": setting.clip_norm, **fixed}
+    # The unit of a noise multiplier is the distance of two updates, under either relation.
     distance = 2 * setting.clip_norm * setting.part
     return UpdateFamily(
         lambda t: {**parameters, "noise_multiplier": six_digits(t)},
@@ -224,6 +226,8 @@ def margins(target: CoordinateTarget) -> np.ndarray:
     # Finer where a channel is quick to compute.
     count = 41 if target.levels <= 4 else 21 if target.levels <= 16 else 11
     grid, least = np.geomspace(0.01, 100, count), _least_margin(target)
+    # The first one misses the target, so that there is an edge to bisect even if all others meet
+    # it.
     return np.array([0.9 * least, least, 1.5 * least, *grid[grid > 1.6 * least]])
 
 

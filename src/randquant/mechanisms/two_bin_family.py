@@ -146,6 +146,7 @@ def erm(clip: float, bins: Sequence[float] | np.ndarray, gamma: float) -> Channe
 
 def _exponential(gamma: float, distances: np.ndarray) -> np.ndarray:
     # Probabilities proportional to exp(-gamma·distance / (2·largest distance)).
+    # A lone bin has distance 0 and gets all the probability, whatever it is divided by.
     reach = distances.max() if distances.max() > 0 else 1.0
     exponents = -gamma * (distances / reach) / 2
     weights = np.array([_exp(float(e)) for e in exponents])
@@ -421,6 +422,8 @@ class SelectionProblem:
                 (j + 1, 0, left),
                 (len(self.bins) - 1 - j, -1, right),
             ):
+                # Squares of exponentials are very unequal, so that random starts prefer different
+                # bins.
                 part = np.ones(length) if number < 2 else generator.exponential(size=length) ** 2
                 part /= part.sum()
                 outer = np.zeros(length)
@@ -434,6 +437,8 @@ def best(problem: SelectionProblem, epsilon: float, starts: int = START_COUNT) -
     ratio, best = math.exp(epsilon), None
     for number in range(starts):
         selections = _descend(problem, problem.start(number), ratio)
+        # The penalty makes violations dear, not impossible: a search may end in one. Up to this
+        # size it is the solver's rounding, which `_on_bins` repairs.
         if problem.excess(selections, ratio) > 1e-7:
             continue
         if best is None or problem.error(selections) < problem.error(best):
@@ -458,9 +463,12 @@ def _descend(problem: SelectionProblem, selections: Selections, ratio: float) ->
         if trial is not None and trial_merit < current:
             gain = current - trial_merit
             selections, current, width = trial, trial_merit, min(1.0, 2 * width)
+            # Not after an even step, which was exact for the left side only: the right one may
+            # gain.
             if gain < 1e-8 * current and step % 2:
                 break
         else:
+            # Faster than it grows: a search that only fails ends after fifteen steps.
             width /= 4
         if width < MIN_BOX_WIDTH:
             break
@@ -567,6 +575,7 @@ def _on_bins(
                 f"mechanism on these bins, got epsilon={epsilon}: no start of the search met it; "
                 "raise it, or move the outermost bins outward."
             )
+        # Half of the slack is for this repair, the other half for rounding to integers.
         ratio = math.exp(epsilon * (1 - slack / 2))
         repaired = problem.one_side(problem.present(selections), ratio, math.inf)
         if repaired is None:
@@ -609,8 +618,11 @@ def _on_searched_bins(
     def error(free: np.ndarray) -> float:
         bins = place(free)
         if min(np.diff(bins)) < 1e-3 or min(-bins[0], bins[-1]) < least * (1 + 1e-3):
+            # Finite, since the search subtracts values to see when it should end, and the
+            # difference of two infinities is no number.
             return 1e6
         problem = SelectionProblem.on_bins(bins, samples)
+        # Two starts rank a spacing; the spacing that wins gets all START_COUNT in `_on_bins`.
         selections = best(problem, epsilon, starts=2)
         return 1e6 if selections is None else problem.error(selections)
 

@@ -202,6 +202,7 @@ class NoiseSearch:
         if all(epsilon is None or math.isinf(epsilon) for epsilon in self.tried.values()):
             return None
         # Epsilon may have a minimum in between.
+        # Twelve steps, each of which halves the distances from the least one to its neighbours.
         for _ in range(STEPS // 4):
             noises = sorted(noise for noise, epsilon in self.tried.items() if epsilon is not None)
             least = min(noises, key=lambda noise: self.tried[noise] or math.inf)
@@ -226,6 +227,7 @@ class NoiseSearch:
         if not epsilons:
             reason = next(iter(self.reasons.values()))
             return OutOfReach(f"{start}: no noise can be built. {reason}", math.inf, None)
+        # Of equal epsilons that of the largest noise: what failed beyond it is the reason to state.
         noise = min(epsilons, key=lambda candidate: (epsilons[candidate], -candidate))
         beyond = [candidate for candidate in self.reasons if candidate > noise]
         why = self.reasons[min(beyond)] if beyond else f"Noise above {self.high:g} is not tried."
@@ -626,6 +628,8 @@ def fewest_bits(name: str, setting: UpdateSetting, deviation: float) -> int:
     if not noisy:
         # A channel of three codes cannot be built with one bit.
         return 1 if error(1) == 0 else 2
+    # All of them, since the least error of any number of bits is the measure; an expected error
+    # takes no account, and so hardly any time.
     errors = {bits: error(bits) for bits in range(2, MAX_NOISE_BITS + 1)}
     helped = all_mechanisms()[name].helper_noise
     most = min(errors.values()) * (MAX_HELPER_BITS_ERROR_RATIO if helped else MAX_BITS_ERROR_RATIO)

@@ -97,16 +97,23 @@ def tune_coordinate(
     """
     validate.real("clip", target.clip, low=1e-30, high=1e30)
     validate.whole("levels", target.levels, low=2, high=256)
+    # Weights are integers of at most 2**62, so that no ratio of two positive ones exceeds e^43: a
+    # target above that would bind no channel.
     validate.real("epsilon", target.epsilon, above=0, high=40)
     validate.choice("objective", target.objective, ("mae", "mse"))
     validate.choice("mechanism", name, tunable_mechanisms())
     record = channel_mechanisms()[name]
+    # The table of a channel grows about with the square of its levels, so that above 16 levels
+    # every point is slow, and refining once must do.
     zooms = (3 if target.levels <= 16 else 1) if zooms is None else zooms
     family = record.tuning.coordinate or _from_signature(record)
     search = _Search(name, family, target, {} if memory is None else memory)
     best = search.run(zooms)
     if best is None:
         raise Unreachable(search.reason())
+    # The search compares floats. What is returned rests on the certificate, which is rounded
+    # outward, and a result above the target is a fault of the search: it must not pass as a
+    # warning.
     certificate = certify(best.channel)
     if certificate.epsilon.upper > target.epsilon:
         raise ArithmeticError(f"{best.parameters} certifies {certificate}, above the target.")
@@ -135,6 +142,9 @@ class _Candidate:
     @cached_property
     def epsilon(self) -> float:
         """Pure epsilon: per code, the largest over the smallest weight among the vertices."""
+        # Vertices suffice: between two of them the row is their mix, whose ratios are no larger.
+        # Weights are integers, so the difference is exact, and log1p keeps the digits of a small
+        # epsilon.
         high, low = self.channel.weights.max(axis=0), self.channel.weights.min(axis=0)
         used = high > 0
         if (low[used] == 0).any():
@@ -172,6 +182,8 @@ class _Search:
             grids = {axis: _around(grid, self.best[axis]) for axis, grid in grids.items()}
             if len(grids) > 1:  # the edge moves along the last axis as the first one changes
                 grids[inner] = full[inner]
+        # The coarse grid first: both neighbours in the refined one may meet the target, and between
+        # them there is no edge to find.
         self.polish(full)
         self.polish(grids)
         return None if self.best is None else self.at(self.best)
@@ -187,6 +199,8 @@ class _Search:
             for point in line:
                 self.offer(point)
             for left, right in itertools.pairwise(line):
+                # Ten halvings place an edge to a thousandth of the grid's step, enough to compare
+                # points; only the best one is worth the sixty of `polish`.
                 self.try_edge(left, right, axis, steps=10)
 
     def polish(self, grids: Mapping[str, np.ndarray]) -> None:
@@ -214,6 +228,8 @@ class _Search:
     def offer(self, point: Point) -> None:
         if not self.private(point):
             return
+        # Of points with equal errors the first one stays: rounding, which differs between machines,
+        # must not choose.
         if self.best is None or self.error(point) < self.error(self.best) * (1 - MIN_ERROR_GAIN):
             self.best = point
 
@@ -224,15 +240,21 @@ class _Search:
     def error(self, point: Point) -> float:
         """Error of a point's channel; minus infinity if there is no channel."""
         candidate = self.at(point)
+        # Not plus infinity: `try_edge` gives up where the bad end is worse than the best point, and
+        # what can be built just before a point that cannot may be better.
         return -math.inf if candidate is None else candidate.error(self.target.objective)
 
     def at(self, point: Point) -> _Candidate | None:
         parameters = self.family.parameters(self.target, point)
+        # A text, since lists are no keys of a dict; repr shows every digit of a float, so that no
+        # two points share an entry. It names no mechanism: a memory serves the search of one
+        # mechanism.
         key = repr(parameters)
         if key not in self.memory:
             try:
                 with np.errstate(all="ignore"):  # a constructor may divide by zero at its poles
                     self.memory[key] = _Candidate(parameters, build(self.name, parameters))
+            # Remembered like a channel: every zoom meets the same point again.
             except (ValueError, ArithmeticError):
                 self.memory[key] = None
         return self.memory[key]
@@ -277,6 +299,7 @@ def _from_signature(record: MechanismRecord) -> CoordinateFamily:
         possible = {**target.sized(**at), "trials": target.levels - 1, "epsilon": target.epsilon}
         return {name: value for name, value in possible.items() if name in accepted}
 
+    # A search needs an axis: without free parameters it has one point, whose name no parameter has.
     axes: dict[str, Grid] = dict.fromkeys(free, grid) or {"": [0.0]}
     return CoordinateFamily(lambda _: axes, parameters)
 
@@ -534,6 +557,8 @@ def _measure(channel: Channel, order: float) -> Measured:
 
 
 def _biased(measured: Measured) -> bool:
+    # Rounding alone leaves at most 1e-9 of the clip (`two_bins`). A thousand times as much is
+    # meant.
     return measured.moments.bias_max > 1e-6 * measured.channel.clip
 
 

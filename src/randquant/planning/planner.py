@@ -80,6 +80,8 @@ def parts(
         if not count:
             return
         part = calibrated(name, need.sending(count))
+        # Out of reach with these coordinates, and perhaps not with fewer: integer noise on fewer of
+        # them fits in fewer bits, so the search goes on.
         if part.noise is None:
             continue
         # With fewer coordinates the error grows: the rest is not tried.
@@ -173,6 +175,7 @@ def plan(
     entries = []
     with waiting():
         with step("Gaussian noise", 0, len(chosen)):
+            # First, since the searches of all mechanisms start from it.
             multiplier = _accounted(need)
         for done, name in enumerate(chosen):
             with step(name, done, len(chosen)):
@@ -223,6 +226,9 @@ def _chosen(mechanisms: Sequence[str] | str | None, need: Need) -> list[str]:
 
 def _recommended(need: Need, entries: Sequence[Candidate]) -> Candidate | None:
     helped, known = need.privacy.noise != "clients", all_mechanisms()
+    # Baselines are ranked but never recommended: they sample in floating point, so their guarantee
+    # is not of what is sent. With a helper's noise only mechanisms that use it qualify: what rests
+    # on other clients' noise would break the promise that such a plan makes.
     deployable = [
         (e.noise.deviation, e)
         for e in entries
@@ -244,6 +250,8 @@ def _parts(
     """The best mechanism and integer noise with fewer coordinates, if it is asked how many."""
     if best is None or best.noise is None or need.privacy.coordinates is not None:
         return []
+    # Integer noise is tried even where another is best on all coordinates: with fewer it takes
+    # fewer bits of a code, and may overtake. The dict keeps the order and drops repetitions.
     names = dict.fromkeys([best.mechanism, *(name for name in NOISES if name in chosen)])
     least = best.noise.deviation
     return [part for name in names for part in parts(need, name, least, calibrated)]
@@ -297,11 +305,15 @@ def _cohorts(need: Need) -> HiddenCohorts | None:
 
 def _entry(name: str, need: Need, multiplier: float) -> Candidate:
     baseline = all_mechanisms()[name].baseline
+    # A client's part of the noise: the variances of all that share it add up to what the target
+    # asks.
     gaussian, setting = (
         multiplier * 2 * need.clip_norm / math.sqrt(need.setting.sharing),
         need.setting,
     )
     if need.privacy.bits == "auto":
+        # By expected errors at Gaussian noise's deviation, which needs no account: to calibrate
+        # with every number of bits would take a search for each.
         setting = replace(setting, bits=fewest_bits(name, setting, gaussian))
     try:
         tuned = tune_update(
@@ -317,6 +329,7 @@ def _entry(name: str, need: Need, multiplier: float) -> Candidate:
     calibration = tuned.calibration
     mechanism = calibration.mechanism
     deviation = need.deviation(mechanism)
+    # With hidden cohorts those whose zeros are in the sum upload as well.
     senders = need.cohort if need.cohorts is None else need.setting.cohort
     upload_bytes = mechanism.upload_bytes(need.dimension, senders)
     remark = "" if calibration.tight else "no smaller noise is available"
@@ -353,6 +366,7 @@ def _accounted(need: Need) -> float:
 
 
 def _limits(need: Need) -> list[Limit]:
+    # At delta = 0 Gaussian noise has no finite epsilon, so there is nothing to compare with.
     if not math.isfinite(need.multiplier):
         return []
     where = "on each update" if need.trust == "local" else "on the sum"
@@ -361,6 +375,7 @@ def _limits(need: Need) -> list[Limit]:
 
 
 def _rank(entry: Candidate) -> tuple:
+    # Those out of reach come last, and of equal errors the smaller upload comes first.
     noise = entry.noise
     return (noise is None, noise.deviation if noise else 0.0, entry.bytes_up)
 
@@ -437,6 +452,7 @@ def choose(need: Need, *, examples: int | None = None) -> Calibrated:
             names.append(ONE_BIT)
     candidate = _planned(need, names)
     if candidate is None and names is not None and need.privacy.noise == "clients":
+        # Before the target is refused, all that is quick is tried, channels of several bits too.
         candidate = _planned(need, None)
     if candidate is None:
         raise _out_of_reach(need, "")
@@ -447,6 +463,8 @@ def _too_coarse(need: Need, examples: int | None = None) -> bool:
     """Tell if one bit's own randomness is far too much even without a privacy target."""
     family = update_family(ONE_BIT, need.setting)
     mechanism = tuned_mechanism(ONE_BIT, need.setting, family.parameters(family.reach[0]))
+    # Noise that meets a target is no smaller than the family's least. The ratio is squared to be on
+    # the safe side: what lies between is calibrated, and its own error decides.
     return (_error(need, mechanism, examples).relative or 0.0) > ONE_BIT_ERROR_RATIO**2
 
 
@@ -462,7 +480,10 @@ def _planned(need: Need, names: list[str] | None) -> Candidate | None:
     """Return what a plan of these mechanisms recommends; names=None plans all that are quick."""
     most = None
     if need.cohorts is None:
+        # `plan` refuses a cap below an equal share of the rounds; with more rounds than a client
+        # takes part in the noise is larger than needed, never smaller.
         most = max(need.participations, need.balanced)
+    # The need's dimension counts the numbers already, and its target is what earlier releases left.
     privacy = replace(need.privacy, max_participations=most, numbers=(), weighted_by=None,
                       spent=None)  # fmt: skip
     return plan(
@@ -490,6 +511,7 @@ def _choose_for_examples(need: Need, examples: int) -> Calibrated:
     if bits != 1 and not accurate:
         bits = bits if bits != "auto" else SINGLE_COORDINATE_BITS if few else FINE_BITS
         candidates.append(_measured(name, need.with_bits(bits), examples))
+    # One bit that is not accurate enough stays a candidate: finer codes may be worse still.
     best = min(candidates, key=lambda each: each.noise.deviation if each.noise else math.inf)
     return _calibrated(need, best, examples)
 
@@ -520,6 +542,7 @@ def _tuned(
         rounds = hidden.rounds
         multiplier = hidden.gaussian_multiplier(need.epsilon, need.delta, need.privacy.neighboring)
     share = math.sqrt(need.setting.sharing)
+    # At delta = 0 epsilon adds up over rounds and coordinates, so each gets an equal part of it.
     start = multiplier if math.isfinite(multiplier) else rounds * need.dimension / need.epsilon
     distance = 2.0 if examples is None else 2.0 / examples
     try:
@@ -537,6 +560,7 @@ def _tuned(
 
 def _possible(name: str, need: Need, examples: int | None) -> str:
     """Say the number of rounds that the target allows, if fewer than asked for meet it."""
+    # Each try is a whole calibration, so the number is halved: the message says "at most about".
     fewer = need.participations // 2
     while fewer:
         try:

@@ -163,6 +163,8 @@ def gaussian_multiplier(epsilon: float, delta: float, rounds: int) -> float:
 
     def delta_at(multiplier: float) -> float:
         half, threshold = 0.5 / multiplier, epsilon * multiplier
+        # In logarithms, since e^epsilon overflows where the tail that it is multiplied by
+        # underflows.
         upper, lower = log_ndtr(half - threshold), log_ndtr(-half - threshold)
         return math.exp(upper) - math.exp(epsilon + lower)
 
@@ -195,7 +197,10 @@ def one_bit_excess(size: int, sharing: int, multiplier: float, distance: float =
     share = sharing / (size * (multiplier * distance) ** 2)
     # The first term is what a wider clip costs in noise, the second what a closer one cuts off.
     return min(
-        (k**2 - 1) * share + 4 * float(ndtr(-k)) for k in (CLOSE_CLIP_RMS_UNITS, CLIP_RMS_UNITS)
+        # Clipping at k deviations shortens a mean by 2 Phi(-k), and a step size that makes up for
+        # it raises the variance by twice that.
+        (k**2 - 1) * share + 4 * float(ndtr(-k))
+        for k in (CLOSE_CLIP_RMS_UNITS, CLIP_RMS_UNITS)
     )
 
 
@@ -319,6 +324,7 @@ class Need:
         """Deviation of a coordinate of the mean with Gaussian noise that meets the target."""
         noise = self.multiplier * self.setting.distance
         if self.cohorts is not None:
+            # The mean is divided by the cohort, however many others send zeros into the sum.
             return noise / self.cohorts.cohort
         # The sum's noise is there once; under local trust each client's own is, and their mean
         # falls with the square root of the cohort only.
@@ -335,6 +341,7 @@ class Need:
 
     def times_mean(self, noise: DecodedError) -> float | None:
         """Return the norm of the noise over that of a mean; None if that norm is unknown."""
+        # A norm of 0 counts as unknown: `choose` assumes it for a subset, to judge its noise alone.
         return noise.length * self.clip_norm / self.mean_norm if self.mean_norm else None
 
     @property
@@ -500,6 +507,7 @@ def other_guarantee(entry: Candidate, need: Need) -> Guarantee | None:
 
 def code(entry: Candidate, need: Need) -> str:
     """One line of Python that makes an entry's mechanism; it wants `update_mechanism`."""
+    # With every digit: a rounded parameter would be another mechanism, with another guarantee.
     parameters = ", ".join(f"{name!r}: {value!r}" for name, value in entry.parameters.items())
     setting = need.setting
     options = f'trust="{setting.trust}"'
@@ -556,6 +564,8 @@ def judge(need: Need, best: Candidate | None, limits: Sequence[Limit]) -> tuple[
             *known,
             *hopes,
         ]
+    # A task may need few directions only. Hopeless is what fails along a single one, for any task
+    # (theory/plan.md, "Useful or not").
     verdict: Verdict = "hopeless" if _narrow(need, noise) >= LONG_NOISE_SHARE else "doubtful"
     return verdict, [
         _outlook(need, noise),
@@ -647,6 +657,7 @@ def _gain(need: Need, noise: DecodedError) -> list[str]:
         "loss that it could be sure of without noise."
     )
     if left < KEPT_SHARE:
+        # Proposition 1 of theory/plan.md solved for the ratio: nine tenths are kept at a third.
         excess = ratio / math.sqrt(1 / KEPT_SHARE - 1)
         said += f" To keep {100 * KEPT_SHARE:.0f} % would take {_clients(need, excess)}."
     return [said]
@@ -667,6 +678,7 @@ def _no_more(need: Need, best: Candidate) -> list[str]:
             f"Bounds aside, one bit a coordinate needs about {100 * (factor - 1):.2g} % more noise "
             "than Gaussian noise would: more bits a coordinate can win back no more than that."
         )
+    # theory/plan.md, "More clients a round", has the bound for noise that is correlated in bands.
     if need.trust == "aggregate" and need.cohort < need.population:
         sentences.append(
             "w times the clients a round lower the noise of a mean by a factor of sqrt(w), at w "
@@ -705,6 +717,7 @@ def _remedies(need: Need, excess: float) -> str:
 def _clients(need: Need, excess: float) -> str:
     """State the numbers of clients that would divide the noise by `excess`."""
     more = excess if need.trust != "local" else excess**2
+    # Rounded apart, so that no client takes part in a larger share of the rounds than now.
     population, cohort = math.ceil(more * need.population), math.floor(more * need.cohort)
     if need.cohort == need.population:
         return f"about {population:,} clients, all of them in each round"

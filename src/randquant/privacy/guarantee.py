@@ -70,6 +70,7 @@ class Interval:
 
     def __post_init__(self) -> None:
         validate.convert_numbers(self)
+        # Written so that NaN is refused too, which compares false with everything.
         if not self.lower <= self.upper:
             raise ValueError(f"Expected lower <= upper, got [{self.lower}, {self.upper}].")
 
@@ -144,6 +145,8 @@ class Guarantee:
                     f"Expected guarantees of one {what} to add, got {getattr(self, what)} and "
                     f"{getattr(other, what)}: ask for both in one way."
                 )
+        # No single order gave the sum. It rests on all that either of the two rests on: hidden
+        # cohorts of one are an assumption of the whole.
         return Guarantee(
             _sum_above(self.epsilon, other.epsilon), min(_sum_above(self.delta, other.delta), 1.0),
             self.neighboring, self.trust, math.inf, self.releases + other.releases,
@@ -161,12 +164,16 @@ class Guarantee:
             >>> Guarantee(3.0, 0.0, "replace_one", "local", math.inf, 1).remaining(8.0, 1e-5)
             (5.0, 1e-05)
         """
+        # A target of delta = 0 may be left whole by a pure guarantee; one above 0 must leave some,
+        # or the rest could only be pure.
         if self.epsilon >= epsilon or self.delta >= delta > 0 or self.delta > delta:
             raise ValueError(
                 f"Expected a target above what was spent, epsilon={self.epsilon} at delta="
                 f"{self.delta}, got epsilon={epsilon} at delta={delta}: nothing is left; raise "
                 f"{'epsilon' if self.epsilon >= epsilon else 'delta'} by what the rest may cost."
             )
+        # Minus a sum that was rounded up is a difference rounded down. Subtracted from 0.0 rather
+        # than negated, since nothing left should not read -0.0.
         return 0.0 - _sum_above(-epsilon, self.epsilon), 0.0 - _sum_above(-delta, self.delta)
 
     def __str__(self) -> str:
@@ -183,6 +190,7 @@ class Guarantee:
 
 def _sum_above(one: float, other: float) -> float:
     total = one + other
+    # Fractions compare exactly: a float sum, rounded to nearest, may be below the true one.
     if math.isinf(total) or Fraction(total) >= Fraction(one) + Fraction(other):
         return total
     return math.nextafter(total, math.inf)

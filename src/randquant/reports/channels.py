@@ -66,6 +66,7 @@ def codes_sent(title: str, channel: Channel, inputs: Mapping[str, float] | None 
     return grouped_bars(title, labels, rows, "value the code decodes to", up)
 
 
+# Twelve orders a decade above 1: each is a certificate of its own, and takes its time.
 ORDERS = [float(order) for order in 1 + np.geomspace(0.01, 1000, 61)]
 UP = Axis("Rényi divergence, nats", zero=True, bound=True)
 ACROSS = Axis("Rényi order (log scale)", log=True)
@@ -87,6 +88,7 @@ def channel_facts(channel: Channel) -> Facts:
         ("codes", f"{channel.levels} ({bits} bit{'s' * (bits != 1)})"),
         ("values", ", ".join(shown)),
         ("vertices", str(len(channel.inputs))),
+        # Half of it tells channels apart by eye; files and JSON have the whole.
         ("fingerprint", channel.fingerprint.hex()[:16]),
     ]
     return "Channel", ("fact", "value"), rows
@@ -209,6 +211,7 @@ def table_rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
             numbers = [
                 _epsilon_cell(measured.certificate.epsilon.upper),
                 _epsilon_cell(measured.renyi.epsilon.upper),
+                # A bound, hence rounded up; variance and errors are values, rounded to nearest.
                 round_up(measured.moments.bias_max, 2),
                 *(f"{getattr(measured.moments, kind):.5g}" for kind in ("variance", "mae", "mse")),
             ]
@@ -298,6 +301,7 @@ def comparison_figures(comparison: Comparison) -> list[Figure]:
     """
     marks: dict[str, list[Mark]] = {}
     for entry in comparison.entries:
+        # An error of 0 has no place on the logarithmic axis.
         if entry.measured is not None and (mse := entry.measured.moments.mse) > 0:
             label, epsilon = (
                 _label(entry.mechanism, entry.levels),
@@ -415,6 +419,8 @@ def _styles(names: list[str]) -> dict[str, str]:
 
 
 def _curves(comparison: Comparison, levels: int, drawn: Mapping[str, Measured]) -> list[Figure]:
+    # Colours go by all entries: a mechanism keeps its own in the charts of every number of levels,
+    # also where another one is missing.
     names = [*drawn] if levels == 0 else [entry.mechanism for entry in comparison.entries]
     styles = _styles(list(dict.fromkeys(names)))
     if not drawn:
@@ -454,6 +460,7 @@ def _over_inputs(
     styles: Mapping[str, str],
 ) -> Figure:
     lines, worst = [], max(m.moments.bias_max / m.channel.clip for m in drawn.values())
+    # The limit of `planning.compare`, so that table and chart call the same channels unbiased.
     note = f"All are unbiased: at most {worst:.1e} times clip." if worst < 1e-6 else ""
     for name, measured in drawn.items():
         x = _inputs(measured)

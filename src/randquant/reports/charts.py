@@ -117,6 +117,7 @@ def _unique_ids(markup: str, figure: Figure) -> str:
     # The library numbers clip paths per process: the same figure would get other ids each time, and
     # two figures of one page the same. Ids from the figure's digest make equal figures equal text.
     ids = list(dict.fromkeys(re.findall(r' id="([^"]*)"', markup)))
+    # Eight digits: that two of 500 pictures on a page share them has a probability of 3e-5.
     digest = hashlib.sha256(json.dumps(plain(figure)).encode()).hexdigest()[:8]
     for place, name in enumerate(ids):
         markup = markup.replace(f' id="{name}"', f' id="c{digest}-{place}"')

@@ -17,6 +17,7 @@ from randquant._internal.formatting import round_up
 Style = Annotated[str, msgspec.Meta(pattern=r"^c[1-8]( (dashed|faint)){0,2}$")]
 """A colour, and how a line is drawn."""
 
+# Far enough below the largest float that the width of an axis is finite too.
 Number = Annotated[float, msgspec.Meta(ge=-1e300, le=1e300)]
 """A finite number."""
 
@@ -228,6 +229,8 @@ def line_chart(
     """
     across, up = _axis(x), _axis(y)
 
+    # A point without an x has no place and is dropped. One without a y breaks the line, which would
+    # otherwise lead straight across a round that was not measured, or an infinite bound.
     def place(point: tuple[float, float]) -> tuple[float, float | None]:
         fits = math.isfinite(point[1]) and (point[1] > 0 or not up.log)
         return digits(point[0], across), digits(point[1], up) if fits else None

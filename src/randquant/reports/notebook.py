@@ -101,6 +101,7 @@ def write_page(path: Path, text: str, facts: Any = None) -> Path:
     from randquant._internal.files import write_atomic
     from randquant._internal.formatting import to_json
 
+    # Facts first, so that a kill in between leaves no new page without its facts.
     if facts is not None:
         text_of_facts = json.dumps(to_json(facts), indent=1, ensure_ascii=False) + "\n"
         write_atomic(path.with_suffix(FACTS_SUFFIX), text_of_facts.encode())

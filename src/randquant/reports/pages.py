@@ -202,6 +202,7 @@ def _frame(
     for text in scripts:
         digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
         allowed.append(f"'sha256-{digest}'")
+    # Styles are in the page itself. They can fetch and send nothing, since all else is forbidden.
     policy = "default-src 'none'; style-src 'unsafe-inline'"
     if allowed:
         policy += f"; script-src {' '.join(allowed)}"
@@ -226,6 +227,7 @@ def _environment(live: bool, templates: Path | None = None) -> jinja2.Environmen
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
+        # A misspelt variable is an error, and not an empty place where a figure should be.
         undefined=jinja2.StrictUndefined,
     )
     environment.filters["shown"] = functools.partial(shown, live=live)
@@ -238,6 +240,7 @@ def _environment(live: bool, templates: Path | None = None) -> jinja2.Environmen
 def _powers(text: str) -> Any:
     from markupsafe import Markup, escape
 
+    # Escaped before the markup is put in: the text may hold names that users chose.
     return escape(text).replace("e^ε", Markup("e<sup>ε</sup>"))
 
 
@@ -277,6 +280,7 @@ def _figure(figure: Figure, macros: Any, live: bool) -> Any:
         return macros.figure(caption, legend(figure), "", "")
     if not _drawable(figure):
         caption["note"] = f"There is no finite value to draw. {figure.note}".strip()
+        # A blank instead of nothing, which would ask for the library that draws pictures.
         return macros.figure(caption, [], " ", "")
     # Neither is escaped: the library escapes texts in SVG, and `live` has no "<".
     picture = Markup(charts.svg(figure))
@@ -289,6 +293,8 @@ def _drawable(figure: Figure) -> bool:
         case LineChart():
             return any(y is not None for line in figure.lines for _, y in line.points)
         case ScatterPlot():
+            # A logarithmic axis has no place for 0. Marks without an x are lines across the
+            # picture.
             return any(m.x is None or m.x > 0 for each in figure.series for m in each.marks)
     return True
 

@@ -76,6 +76,7 @@ def figures(plan: Plan) -> list[Figure]:
     ]
     series = []
     for label, size, deviation in points:
+        # Equal in both is not dominated: of two such mechanisms neither is better.
         dominated = any(
             upload_bytes <= size and error <= deviation
             for _, upload_bytes, error in points

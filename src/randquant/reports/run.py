@@ -429,6 +429,8 @@ def _scope(run: RunRecord, guarantee: Guarantee, channel: Channel | None) -> str
 
 def _padded(run: RunRecord, guarantee: Guarantee) -> str:
     # Why there are more releases than coordinates times rounds.
+    # Padding is to a power of two above the update's own coordinates. Any other number of releases
+    # has another cause, and the sentence would be wrong.
     own = run.summary.dimension + len(run.config.privacy.numbers)
     count, rest = divmod(guarantee.releases, max(run.summary.participations, 1))
     if rest or count <= own or count & (count - 1) or guarantee.hidden or run.summary.spent:

@@ -106,10 +106,12 @@ class Statement:
             "made_by": f"randquant {__version__}",
             "trust": trust,
             "simulated": simulated,
+            # The noise of all but the client itself, in the sum that counts on most of them.
             "honest_others": max(each["cohort"] for terms in accounts for each in terms) - 1,
             "accounts": sorted(accounts, key=_canonical),
             "claims": claims,
         }
+        # Against damage, not forgery: who writes other claims can write their digest.
         digest = hashlib.sha256(_canonical(fields).encode()).hexdigest()
         text = _canonical({**fields, "digest": digest}) + "\n"
         if len(text) > LARGEST_FILE:

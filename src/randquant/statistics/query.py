@@ -531,6 +531,8 @@ def smooth(
         1.0
     """
     noise_half = noise.tail * noise_error
+    # Noise and sampling are independent, so that their half widths, each of its own law, add up
+    # squared.
     full_half = math.hypot(noise_half, NORMAL_HALF_WIDTH * sampling_error)
     ends = [Interval(_within(estimate - half, low, high), _within(estimate + half, low, high))
             for half in (full_half, noise_half)]  # fmt: skip

@@ -563,6 +563,7 @@ def query_from(fields: Mapping[str, Any]) -> Query:
     if not isinstance(fields, Mapping):
         raise TypeError(f"Expected a query's kind and arguments, got {validate.shown(fields)}.")
     arguments = dict(fields)
+    # A text may come from a hostile server: it chooses among these names, never a class.
     kind = validate.choice("kind", arguments.pop("kind", None), KINDS)
     return validate.call(kind, KINDS[kind], arguments)
 

@@ -275,6 +275,7 @@ def by_client(records: Sequence[Record], column: str) -> dict[str, dict[str, lis
     validate.choice("the column of clients", column, records[0])
     clients: dict[str, list[Record]] = {}
     for place, record in enumerate(records, 1):
+        # How far a record may move an answer depends on whose it is: one of nobody has no bound.
         if (name := record[column]) is None:
             raise ValueError(f"Expected a client in {column!r} of record {place}, got no value.")
         clients.setdefault(name, []).append(record)
@@ -287,7 +288,9 @@ def by_client(records: Sequence[Record], column: str) -> dict[str, dict[str, lis
 def _csv(text: str, path: Path) -> list[Record]:
     try:
         text = text.removeprefix("\ufeff")
+        # By the names of the columns alone: no person's record may change how others are read.
         delimiter = max(DELIMITERS, key=text.partition("\n")[0].count)
+        # Strict, since a quote that is never closed would swallow the records that follow.
         lines = list(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True))
     except csv.Error as error:
         raise ValueError(f"Expected CSV in {path}, got: {error}.") from None
@@ -311,6 +314,7 @@ def _json_lines(text: str, path: Path) -> list[Record]:
     for place, line in enumerate(text.split("\n"), 1):
         try:
             record = json.loads(line, **AS_WRITTEN) if line.strip() else None
+        # Thousands of brackets exhaust the parser's stack: an error of this line, not a traceback.
         except (ValueError, RecursionError):
             record = line
         if record is None:

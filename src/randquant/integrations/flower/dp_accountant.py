@@ -54,6 +54,8 @@ class GaussianAccountant:
     def __init__(self, config: PrivacyConfig) -> None:
         validate.kind("config", config, PrivacyConfig)
         self.config = config
+        # Equal events are counted, so that a run of many equal rounds is accounted for as one
+        # release.
         self._events: Counter[GaussianPrivacyEvent] = Counter()
 
     @property
@@ -81,6 +83,7 @@ class GaussianAccountant:
         replaced = not adds or (drawn == "seen" and not everybody)
         steps = GaussianSteps("replace_one" if replaced else "zero_out", "client")
         for event, count in self._events.items():
+            # Where no sampling may be counted on, the rate is 1, however few clients a round asks.
             sample = event.population_size if drawn == "seen" else event.sample_size
             rate = sampling_rate(sample, event.population_size)
             steps.step(event.noise_multiplier, drawn=drawn, rate=rate, times=count)
@@ -95,6 +98,8 @@ class GaussianAccountant:
         # The upper end is one at which epsilon was computed, or 1, which always holds.
         low, high = math.log(sys.float_info.min), 0.0
         while high - low > 1e-3:
+            # In logarithms: about twenty halvings reach any delta, each at the price of a whole
+            # account.
             middle = (low + high) / 2
             exceeded = self.get_epsilon(math.exp(middle)) > epsilon
             low, high = (middle, high) if exceeded else (low, middle)
@@ -116,6 +121,7 @@ class GaussianAccountant:
         limit = self.config.max_epsilon if max_epsilon is None else max_epsilon
         if limit is None:
             raise ValueError(f"Expected max_epsilon, in PrivacyConfig or here, got {limit}.")
+        # On a copy: to ask what something would cost must not charge for it.
         after = GaussianAccountant(self.config)
         after._events.update(self._events)
         after.compose(event, count)
@@ -135,6 +141,7 @@ class GaussianAccountant:
         if {**state, "events": []} != GaussianAccountant(self.config).state_dict():
             shown = validate.shown(state)
             raise ValueError(f"Expected a state of an accountant of {self.config}, got {shown}.")
+        # Into another accountant first: a state that fails halfway leaves this one as it was.
         restored = GaussianAccountant(self.config)
         for event in state["events"]:
             fields = dict(event)

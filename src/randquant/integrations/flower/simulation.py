@@ -88,6 +88,7 @@ class GridEngine:
     def uploads(self, groups: Sequence[Sequence[int]], work: RoundWork) -> list[Upload]:
         while len(nodes := sorted(self.grid.get_node_ids())) < MESSAGES_PER_PROCESS * self.workers:
             self.check()  # the engine registers them
+        # No more messages than groups: an empty one would carry the weights for nothing.
         count, done = min(len(nodes), len(groups)), {}
         shares = [groups[start::count] for start in range(count)]
         messages = [_packed((s, work), node) for s, node in zip(shares, nodes, strict=False)]
@@ -101,6 +102,8 @@ class GridEngine:
                 if isinstance(answer, Exception):
                     raise answer
                 done[reply.metadata.reply_to_message_id] = answer
+        # In the order of the groups and not of replies, which differs from run to run: sums then
+        # have the same bits as without the engine.
         return [done[sent[place % count]][place // count] for place in range(len(groups))]
 
 

@@ -226,6 +226,7 @@ class GaussianSteps:
         Raises:
             ValueError: delta is out of range.
         """
+        # A count without noise tells as much as a sum without: the smaller of the two decides.
         noiseless = any(
             min(noise, 1.0 if count is None else count) < MIN_NOISE
             for noise, count, *_ in self._times

@@ -170,6 +170,8 @@ def proven_bytes(dimension: int, largest: int, sealed: int = MAX_SEALED_BYTES) -
 def read_proven(terms: HelperTerms, message: Any) -> tuple[SealedSeed, LeaderShare]:
     """Split a message into sealed seed and leader's share; ProtocolError if it is malformed."""
     unsigned_size = message_bytes(terms)
+    # The length alone tells whether there is a signature, and it is checked before anything is
+    # decoded: a message that is too long costs the server nothing more.
     sizes = (unsigned_size, unsigned_size + SIGNATURE_BYTES)
     if not isinstance(message, Payload) or len(message) not in sizes:
         size = len(message) if isinstance(message, Payload) else type(message).__name__
@@ -228,6 +230,7 @@ def invalid(
     for client, seed in opened:
         try:
             _verify(terms, digest, verify_key, seeds[client], seed)
+        # A report that fails, for whatever reason, is left out alone: the others' sum goes on.
         except ValueError:
             clients.add(client)
     return clients
