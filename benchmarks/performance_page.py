@@ -114,7 +114,7 @@ def memory(found: dict) -> str:
     table = "\n".join(lines)
     return f"""## Memory
 
-`python benchmarks/memory.py`: the most memory of a process that trains on {found["data_mb"]:,} MB of data, and the processor's seconds to the end of the first round. {found["forms"][0]["imported_mb"]} MB are Python, torch and randquant. The system takes pages of files back when it needs them.
+`python benchmarks/memory.py`: the most memory of a process that trains on {found["data_mb"]:,} MB of data, and the processor's seconds to the end of the first round. Python, torch and randquant alone take {found["forms"][0]["imported_mb"]} MB, pages of their files included. The system takes pages of files back when it needs them.
 
 {table}
 

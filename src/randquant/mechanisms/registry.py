@@ -409,7 +409,10 @@ INPUTS = "vertices between which inputs are dithered"
 DENSITY = "samples of the input, as A,B,... or @FILE; uniform unless given"
 REACH = "largest magnitude of a searched level"
 VALUES = "increasing values of the codes, as A,B,..."
-NOISE_MULTIPLIER = "standard deviation of the noise, in units of 2 * clip_norm: half of other libraries'"
+# Under both relations. Other libraries divide by clip_norm, so theirs is twice ours for equal noise.
+NOISE_MULTIPLIER = (
+    "standard deviation of the noise over 2 * clip_norm: half the multiplier of other libraries"
+)
 
 
 # The table of all mechanisms by name, from their own modules or registered by a user.
