@@ -409,7 +409,7 @@ INPUTS = "vertices between which inputs are dithered"
 DENSITY = "samples of the input, as A,B,... or @FILE; uniform unless given"
 REACH = "largest magnitude of a searched level"
 VALUES = "increasing values of the codes, as A,B,..."
-# Under both relations. Other libraries divide by clip_norm, so theirs is twice ours for equal noise.
+# Under both relations. Other libraries divide by clip_norm: theirs is twice ours for equal noise.
 NOISE_MULTIPLIER = (
     "standard deviation of the noise over 2 * clip_norm: half the multiplier of other libraries"
 )
