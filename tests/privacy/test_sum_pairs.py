@@ -122,8 +122,7 @@ def test_pairs_in_whole_numbers_are_within_the_interval(name, pairs, order):
     assert exact <= found.upper * (1 + 1e-12)
     assert found.lower <= found.upper
     if order == 2 or relation == "zero_out":  # steep channels are bounded loosely elsewhere
-        # Between orders 2 and 3 convexity has a factor (theory/vector.md, Proposition 4).
-        assert found.upper <= (1.2 if 2 < order < 3 else 1.1) * max(exact, found.lower)
+        assert found.upper <= 1.05 * max(exact, found.lower)
     x, other = map(Fraction, found.witness)
     assert relation == "replace_one" or 0 in (x, other)
     assert abs(x - other) <= limit

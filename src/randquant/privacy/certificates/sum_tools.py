@@ -328,10 +328,14 @@ class Parts:
         before, behind = np.cumsum(widths), np.cumsum(widths[::-1])[::-1]
         return (np.append(0.0, before) - np.append(behind, 0.0)) / 2
 
+    @property
+    def wide(self) -> np.ndarray:
+        # (P,) bool: what the encoder makes of 0, for example, is too short for a cut to matter.
+        return self.sides > MIN_SIDE
+
     def halved(self, boxes: np.ndarray) -> tuple[Parts, np.ndarray]:
         """Halve the parts of all cells that these boxes (P, P) touch; return the boxes so cut."""
-        # What the encoder makes of 0 is too short for a cut to matter.
-        wide = self.sides > MIN_SIDE
+        wide = self.wide
         touched = self.cells[(boxes.any(axis=0) | boxes.any(axis=1)) & wide]
         cut = np.isin(self.cells, touched) & wide
         starts, times = np.repeat(self.positions[:-1], 1 + cut), 1 + cut
@@ -410,6 +414,12 @@ class PairGrid:
         one_side[np.searchsorted(cells, cell) + np.searchsorted(starts[cell], low)] = True
         return cls(parts, order, one_side[:, None] | one_side, farthest)
 
+    @property
+    def cuttable(self) -> np.ndarray:
+        # (P, P) bool: boxes that `finer` makes smaller.
+        wide = self.parts.wide
+        return wide[:, None] | wide
+
     def only(self, boxes: np.ndarray) -> PairGrid:
         return PairGrid(self.parts, self.order, boxes, self.farthest)
 
@@ -476,7 +486,10 @@ class PairGrid:
         curvature, logs = values
         # No bound from these values is below it, so it says which boxes need not be cut.
         gap = np.abs(self.places[self.first] - self.places[self.second])
-        distant = (gap > 0) & (gap <= self.farthest)
+        # Of closer points, as on both sides of 0, a moment is mostly its allowance for rounding: it
+        # would hide what must be cut.
+        least = MIN_SIDE * np.diff(self.parts.inputs).min()
+        distant = (gap > least) & (gap <= self.farthest)
         ratios = logs[distant] / ((self.order - 1) * gap[distant] ** 2)
         return float(max(ratios.max(initial=0.0), curvature[gap == 0].max(initial=0.0)))
 
@@ -511,12 +524,12 @@ def bound_by_refinement(
         # A sample of the laws decides where to cut; it bounds nothing.
         values = evaluate(grid, LAW_SAMPLE_STEP)
         goal = max(goal, (1 + tolerance) * max(attained, grid.attained(values)))
-        to_cut = ~(grid.bounds(values) <= goal) & grid.boxes
+        cuttable = grid.boxes & grid.cuttable
+        to_cut = ~(grid.bounds(values) <= goal) & cuttable
         to_cut |= to_cut[::-1, ::-1] & mirrored
         finer = grid.finer(to_cut)
         too_much = work + finer.work * outcomes > max_work
-        parts = len(finer.parts.cells)
-        last = too_much or parts > MOST_PARTS or parts == len(grid.parts.cells)
+        last = too_much or len(finer.parts.cells) > MOST_PARTS
         # theory/vector-sums.md, Proposition 20: every pair is in a box that counts. Boxes that are
         # not cut are bounded now, by all laws; the others in a later pass.
         rest = grid.only(grid.boxes if last else grid.boxes & ~to_cut)
@@ -528,7 +541,7 @@ def bound_by_refinement(
         if last:
             return max(settled, float(bounds.max()))
         # Laws outside the sample may be worse: such boxes are cut after all.
-        missed = bounds > goal * (1 + tolerance)
+        missed = (bounds > goal * (1 + tolerance)) & cuttable
         settled = max(settled, float(bounds.max(where=~missed, initial=0.0)))
         to_cut |= missed | missed[::-1, ::-1] & mirrored
         if not to_cut.any():
