@@ -10,8 +10,8 @@ from randquant._internal.imports import __version__, lazily
 from randquant.reports import notebook  # noqa: F401 - it registers what notebooks show
 
 if TYPE_CHECKING:
+    from randquant.aggregation.auxiliary_numbers import Number
     from randquant.aggregation.channel_mechanisms import ChannelMechanism, VectorMechanism
-    from randquant.aggregation.clipping import Number
     from randquant.aggregation.layout import StateLayout
     from randquant.aggregation.registry import load, save
     from randquant.audit.attack import Audit, audit

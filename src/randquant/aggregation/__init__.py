@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         squared_bound,
         squared_norm,
     )
+    from randquant.aggregation.auxiliary_numbers import MIN_MEAN_WEIGHT, AuxiliaryNumbers, Number
     from randquant.aggregation.baselines import (
         CentralGaussian,
         ClippedSGD,
@@ -32,15 +33,7 @@ if TYPE_CHECKING:
         sum_bits,
         wrap_probability,
     )
-    from randquant.aggregation.clipping import (
-        MIN_MEAN_WEIGHT,
-        AuxiliaryNumbers,
-        ClippedSum,
-        Number,
-        clip_to_norm,
-        scale_to_norm,
-        shorten,
-    )
+    from randquant.aggregation.clipping import ClippedSum, clip_to_norm, scale_to_norm, shorten
     from randquant.aggregation.layout import StateLayout, as_vector, is_running, update_dimension
     from randquant.aggregation.mechanism import (
         MAX_LOG_COLLISION,

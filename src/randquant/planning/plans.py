@@ -13,7 +13,7 @@ from scipy.special import log_ndtr, ndtr
 from randquant._internal import declared, formatting, validate
 from randquant._internal.formatting import from_json, round_up
 from randquant.aggregation.additive import describe_parties
-from randquant.aggregation.clipping import Number
+from randquant.aggregation.auxiliary_numbers import Number
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.mechanisms.registry import (
     CLIP_RMS_UNITS,

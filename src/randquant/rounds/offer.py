@@ -13,7 +13,8 @@ import numpy as np
 
 from randquant._internal import validate
 from randquant._internal.formatting import to_json
-from randquant.aggregation.clipping import AuxiliaryNumbers, Number, scale_to_norm, shorten
+from randquant.aggregation.auxiliary_numbers import AuxiliaryNumbers, Number
+from randquant.aggregation.clipping import scale_to_norm, shorten
 from randquant.aggregation.layout import BUFFER_MODES, Buffers
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.registry import all_mechanisms, from_record

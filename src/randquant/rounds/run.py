@@ -11,7 +11,7 @@ import numpy as np
 
 from randquant._internal import validate
 from randquant._internal.progress import waiting
-from randquant.aggregation.clipping import AuxiliaryNumbers
+from randquant.aggregation.auxiliary_numbers import AuxiliaryNumbers
 from randquant.aggregation.layout import Arrays, Buffers, Layout
 from randquant.aggregation.mechanism import UpdateMechanism, describe_influence
 from randquant.aggregation.registry import update_mechanism

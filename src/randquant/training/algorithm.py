@@ -29,7 +29,7 @@ from torch import nn
 
 from randquant._internal import validate
 from randquant._internal.files import pack_arrays, unpack_arrays
-from randquant.aggregation.clipping import EXAMPLES
+from randquant.aggregation.auxiliary_numbers import EXAMPLES
 from randquant.aggregation.mechanism import CoordinateError, UpdateMechanism
 from randquant.channels.keys import Key
 from randquant.local_training.client import Learner

@@ -18,7 +18,7 @@ from msgspec import Meta
 from randquant._internal import declared, formatting, validate
 from randquant._internal.declared import Clients, Count, Files, Mechanism
 from randquant._internal.formatting import from_json, to_json
-from randquant.aggregation.clipping import AuxiliaryNumbers
+from randquant.aggregation.auxiliary_numbers import AuxiliaryNumbers
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.registry import (
     all_mechanisms,

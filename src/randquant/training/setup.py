@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch.nn.functional import mse_loss
 
+from randquant.aggregation.auxiliary_numbers import AuxiliaryNumbers
 from randquant.aggregation.baselines import UNPROTECTED
-from randquant.aggregation.clipping import AuxiliaryNumbers
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.channels.keys import Key
 from randquant.local_training.client import Learner
