@@ -93,7 +93,7 @@ def one(name, contestant, folder, rounds):
         from randquant.flower import engine as flower_engine
 
         engine = flower_engine(processes)
-    noise = update_mechanism("local-gaussian", {"clip_norm": 1.0, "noise_multiplier": 1.0})
+    noise = update_mechanism("local-gaussian", {"clip_norm": 1.0, "noise_multiplier": 2.0})
     with engine:
         run = rq.train(
             model_of(name), Images(folder), population=POPULATION, mechanism=noise, rounds=rounds,

@@ -258,7 +258,7 @@ def sampled(clients: int = 2000, epsilon: float = 8.0) -> list[dict]:
             peer = build(size, epsilon)
             means[name] = sum(peer.decoded(update, c) for c in range(times)) / times
             said[name] = (peer.bytes, math.sqrt((peer.gain**-2 - 1) / size))
-        for mechanism in (RankMechanism(1.0, epsilon), LocalGaussian(1.0, noise * 1.0001),
+        for mechanism in (RankMechanism(1.0, epsilon), LocalGaussian(1.0, 2 * noise * 1.0001),
                           calibrated_bits(size, 1.0)):  # fmt: skip
             name = type(mechanism).__name__
             keys = [Key.from_seed(c) for c in range(times)]
@@ -300,7 +300,7 @@ def means(clients: int = 100_000) -> list[dict]:
         size, truth = updates.shape[1], updates.mean(axis=0, dtype=np.float64)
         for mechanism in (
             RankMechanism(clip_norm, 7.999),
-            LocalGaussian(clip_norm, gaussian_multiplier(8.0, DELTA, 1) * 1.0001),
+            LocalGaussian(clip_norm, 2 * gaussian_multiplier(8.0, DELTA, 1) * 1.0001),
             calibrated_bits(size, clip_norm),
         ):
             name = type(mechanism).__name__

@@ -56,7 +56,7 @@ def how(way: str | int) -> dict:
     if way == "gaussian":
         participations = -(-ROUNDS * COHORT // POPULATION)
         noise = (1 + 1e-9) * gaussian_multiplier(EPSILON, DELTA, participations)
-        return {"mechanism": CentralGaussian(None, noise, clip_norm=1.0), "epsilon": EPSILON}
+        return {"mechanism": CentralGaussian(None, 2 * noise, clip_norm=1.0), "epsilon": EPSILON}
     privacy = rq.Privacy(coordinates=None if way == ROTATED else way)
     return {"epsilon": EPSILON, "privacy": privacy}
 

@@ -41,7 +41,7 @@ def one_bit(trust: Any = "aggregate", cohort=40, **how):
 
 
 def party_noise(server_noise=True):
-    return HelperNoise(1.0, 2.0, clients=40, server_noise=server_noise, bits=12)
+    return HelperNoise(1.0, 4.0, clients=40, server_noise=server_noise, bits=12)
 
 
 def hidden(mechanism, dimension, cohorts):
@@ -77,10 +77,10 @@ def survey(queries, *how, **more):
 
 def made():
     """The text of each certificate, by its name."""
-    skellam = AdditiveMechanism("skellam", 1.0, 2.0, cohort=4, bits=12)
-    rounded = AdditiveMechanism("discrete-gaussian", 1.0, 3.0, cohort=10, coordinates=64)
+    skellam = AdditiveMechanism("skellam", 1.0, 4.0, cohort=4, bits=12)
+    rounded = AdditiveMechanism("discrete-gaussian", 1.0, 6.0, cohort=10, coordinates=64)
     values: dict[str, tuple[Any, dict[str, Any]]] = {
-        "gaussian-central": (gaussian(4.0, clip_norm=1.0), {"dimension": 100, "rounds": 16}),
+        "gaussian-central": (gaussian(8.0, clip_norm=1.0), {"dimension": 100, "rounds": 16}),
         "one-bit-sum": (one_bit(), {"dimension": 50, "rounds": 100}),
         "one-bit-local": (one_bit("local", 1), {"dimension": 50, "rounds": 2}),
         "one-bit-few-examples": (
@@ -107,10 +107,10 @@ def made():
         "party-noise-one-party": (party_noise(False), {"dimension": 50, "rounds": 5}),
     }
     texts = {name: rq.certificate_file(value, **how) for name, (value, how) in values.items()}
-    sums = AdditiveMechanism("skellam", 1.0, 2.0, cohort=10, bits=12)
+    sums = AdditiveMechanism("skellam", 1.0, 4.0, cohort=10, bits=12)
     return texts | {
         "hidden-gaussian": hidden(
-            gaussian(1.0, clip_norm=1.0), 5, HiddenCohorts("poisson", 10, 1, 100, models=False)
+            gaussian(2.0, clip_norm=1.0), 5, HiddenCohorts("poisson", 10, 1, 100, models=False)
         ),
         "hidden-one-bit": hidden(one_bit(), 50, HiddenCohorts("poisson", 40, 4, 50)),
         "hidden-skellam": hidden(sums, 50, HiddenCohorts("fixed", 100, 10, 50)),

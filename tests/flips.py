@@ -97,7 +97,7 @@ def _hex(array: np.ndarray) -> str:
 
 # Runs
 
-NOISE = {"clip_norm": 1.0, "noise_multiplier": 1.0}
+NOISE = {"clip_norm": 1.0, "noise_multiplier": 2.0}
 SECRET = SMALL.changed(
     mechanism="stochastic-rounding",
     trust="aggregate",

@@ -4,11 +4,11 @@ import problems
 import pytest
 
 SMALL = problems.config_of(
-    "breast-cancer", "softmax", "gaussian", {"clip_norm": 0.5, "noise_multiplier": 4.0},
+    "breast-cancer", "softmax", "gaussian", {"clip_norm": 0.5, "noise_multiplier": 8.0},
     population=8, cohort=2, rounds=9, checkpoint_every=4, evaluate_every=3, threads=1,
 )  # fmt: skip
 BITS = {"clip": 0.05, "levels": 2, "margin": 0.5}
-SUMS = {"clip_norm": 0.5, "noise_multiplier": 4.0}
+SUMS = {"clip_norm": 0.5, "noise_multiplier": 8.0}
 SETTINGS = {
     "as it is": {},
     "Adam": {"server_optimizer": "Adam", "learning_rate": 0.01},

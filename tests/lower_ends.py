@@ -799,7 +799,7 @@ def attacked_rounds(release: Release, stand_in: bool) -> tuple[SeenRound, ...]:
             length = _largest_distance(release) / math.sqrt(size)
         case GaussianRelease():
             halves = 2 if release.neighboring == "replace_one" else 1
-            reach = (1 - 8 * UNIT) / (halves * release.noise_multiplier)
+            reach = (1 - 8 * UNIT) / (halves * release.relative_deviation)
             return tuple(
                 NormalRound((one - absent) * reach, (other - absent) * reach)
                 for one, other, absent in places_of(release.neighboring, stand_in)

@@ -54,7 +54,7 @@ def _built(clients: int, count: int) -> Iterator[tuple[str, UpdateMechanism]]:
             some = update_mechanism(name, parameters, coordinates=count).in_round(7)
             yield f"{name} of some coordinates", some
     yield "clipped-sgd, each coordinate", update_mechanism("clipped-sgd", {"clip": 0.5})
-    noise = {"clip": 0.5, "noise_multiplier": 2.0}
+    noise = {"clip": 0.5, "noise_multiplier": 4.0}
     yield "gaussian, each coordinate", update_mechanism("gaussian", noise)
 
 

@@ -157,7 +157,7 @@ def _bit(rng: random.Random, use: _Use, trust: Any, levels: int = 2) -> Any:
 
 
 def _noise(rng: random.Random, use: _Use) -> Any:
-    multiplier, norm = math.sqrt(use.rounds) / use.mu, _log(rng, 1e-3, 1e3)
+    multiplier, norm = 2 * math.sqrt(use.rounds) / use.mu, _log(rng, 1e-3, 1e3)
     bits, some = rng.randint(10, 16), use.coordinates
     if rng.random() < 0.4:
         server = rng.random() < 0.5
@@ -167,7 +167,7 @@ def _noise(rng: random.Random, use: _Use) -> Any:
 
 
 def _real(rng: random.Random, use: _Use) -> Any:
-    multiplier, norm = math.sqrt(use.rounds) / use.mu, _log(rng, 1e-3, 1e3)
+    multiplier, norm = 2 * math.sqrt(use.rounds) / use.mu, _log(rng, 1e-3, 1e3)
     kinds = [
         lambda: gaussian(multiplier, clip_norm=norm), lambda: gaussian(multiplier, clip=norm),
         lambda: LocalGaussian(norm, multiplier), lambda: SignSGD(norm, multiplier),

@@ -137,8 +137,8 @@ def _calls() -> Iterator[Call]:
     yield call("VectorRelease", rq.VectorRelease, channel=CHANNEL, clip_norm=1.0, dimension=10,
                rounds=3, trust="local", neighboring="replace_one", cohort=1,
                examples=None)  # fmt: skip
-    yield call("GaussianRelease", rq.GaussianRelease, noise_multiplier=1.0, dimension=10, rounds=3,
-               trust="central", neighboring="replace_one")  # fmt: skip
+    yield call("GaussianRelease", rq.GaussianRelease, relative_deviation=1.0, dimension=10,
+               rounds=3, trust="central", neighboring="replace_one")  # fmt: skip
     for name, release in (("ChannelRelease", RELEASE), ("GaussianRelease", GAUSSIAN),
                           ("VectorRelease", VECTOR.release(10, 3))):  # fmt: skip
         yield call(f"{name}.renyi", release.renyi, order=2.0)
@@ -155,7 +155,7 @@ def _calls() -> Iterator[Call]:
     yield call("GaussianSteps.epsilon", rq.GaussianSteps().epsilon, delta=1e-5)
     yield call("account", rq.account, releases=[RELEASE], delta=1e-5, quick=True)
     yield call("account of one", lambda release: rq.account([release], 1e-5), release=RELEASE)
-    yield call("calibrate", rq.calibrate, build=lambda noise: CentralGaussian(None, noise, 1.0),
+    yield call("calibrate", rq.calibrate, build=lambda noise: CentralGaussian(None, 2 * noise, 1.0),
                epsilon=1.0, delta=1e-5, dimension=10, rounds=3, neighboring="replace_one",
                examples=None, start=1.0, reach=(1e-3, 1e3))  # fmt: skip
     yield call("compose", compose, channel=CHANNEL, releases=3, delta=1e-5, quick=True)
@@ -192,17 +192,17 @@ def _mechanisms(call) -> Iterator[Call]:
     yield call("VectorMechanism", VectorMechanism, channel=CHANNEL, clip_norm=1.0, trust="local",
                cohort=1, rotation_seed=0)  # fmt: skip
     yield call("AdditiveMechanism", AdditiveMechanism, kind="skellam", clip_norm=1.0,
-               noise_multiplier=1.0, cohort=3, bits=16, deviations=6.0,
+               noise_multiplier=2.0, cohort=3, bits=16, deviations=6.0,
                rotation_seed=0)  # fmt: skip
-    yield call("CentralGaussian", CentralGaussian, clip=None, noise_multiplier=1.0, clip_norm=1.0)
-    yield call("LocalGaussian", LocalGaussian, clip_norm=1.0, noise_multiplier=1.0)
+    yield call("CentralGaussian", CentralGaussian, clip=None, noise_multiplier=2.0, clip_norm=1.0)
+    yield call("LocalGaussian", LocalGaussian, clip_norm=1.0, noise_multiplier=2.0)
     yield call("ClippedSGD", ClippedSGD, clip=None, clip_norm=1.0)
-    yield call("SignSGD", SignSGD, clip_norm=1.0, noise_multiplier=1.0)
+    yield call("SignSGD", SignSGD, clip_norm=1.0, noise_multiplier=2.0)
     made = {
         "ChannelMechanism": COORDINATES, "VectorMechanism": VECTOR,
-        "AdditiveMechanism": AdditiveMechanism("skellam", 1.0, 1.0, 2),
-        "CentralGaussian": CentralGaussian(None, 1.0, 1.0), "SignSGD": SignSGD(1.0, 1.0),
-        "LocalGaussian": LocalGaussian(1.0, 1.0), "ClippedSGD": ClippedSGD(None, 1.0),
+        "AdditiveMechanism": AdditiveMechanism("skellam", 1.0, 2.0, 2),
+        "CentralGaussian": CentralGaussian(None, 2.0, 1.0), "SignSGD": SignSGD(1.0, 2.0),
+        "LocalGaussian": LocalGaussian(1.0, 2.0), "ClippedSGD": ClippedSGD(None, 1.0),
     }  # fmt: skip
     for name, mechanism in made.items():
         payloads = [mechanism.encode(UPDATE, rq.Key.from_seed(n)) for n in (1, 2)]

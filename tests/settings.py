@@ -272,10 +272,10 @@ def _more() -> Iterator[Call]:
                trust="aggregate", cohort=100, rotation_seed=100, coordinates=100,
                subset_seed=100)  # fmt: skip
     yield call("AdditiveMechanism of a subset", AdditiveMechanism, kind="skellam", clip_norm=0.3,
-               noise_multiplier=0.7, cohort=100, bits=16, deviations=6.0, rotation_seed=100,
+               noise_multiplier=1.4, cohort=100, bits=16, deviations=6.0, rotation_seed=100,
                coordinates=100, subset_seed=100)  # fmt: skip
     yield call("AdditiveMechanism.release", lambda **given: AdditiveMechanism(**given).release(
-        100, 1), kind="skellam", clip_norm=0.3, noise_multiplier=0.7, cohort=100)  # fmt: skip
+        100, 1), kind="skellam", clip_norm=0.3, noise_multiplier=1.4, cohort=100)  # fmt: skip
     yield call("Number", rq.Number, name="loss", low=0.1, high=3.3, share=0.3)
     yield call("AuxiliaryNumbers", AuxiliaryNumbers, clip_norm=0.3, numbers=(rq.Number("loss"),))
     yield call("Rotation", Rotation, dimension=100, seed=100)

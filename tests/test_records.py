@@ -135,9 +135,9 @@ MECHANISMS = {
     "subset": VectorMechanism(BIT, 1.5, "aggregate", 9, 7, 3, 5),
     "coordinates": rq.ChannelMechanism(BIT, "aggregate", 4),
     "integer noise": AdditiveMechanism("skellam", 1.5, 2.25, 9, 14, 4.5, 7, 3, 5),
-    "sign": SignSGD(1.5, 2.25),
-    "local Gaussian": LocalGaussian(1.5, 2.25),
-    "central Gaussian": CentralGaussian(None, 2.25, 1.5),
+    "sign": SignSGD(1.5, 4.5),
+    "local Gaussian": LocalGaussian(1.5, 4.5),
+    "central Gaussian": CentralGaussian(None, 4.5, 1.5),
     "clipped": ClippedSGD(None, 1.5),
 }
 GUARANTEE = Guarantee(2.5, 1e-6, "zero_out", "aggregate", 6.5, 31, True, "example", True)

@@ -110,7 +110,7 @@ OUT_OF_BOUNDS = {  # call: {setting: numbers that it must not be}
     "GaussianSteps.step": {"noise_multiplier": (-1.0,), "rate": (0.0, 1.1), "times": COUNT,
                            "count_noise": (-1.0,)},
     "GaussianSteps.epsilon": {"delta": (-0.1, 1.0)},
-    "GaussianRelease": {"dimension": COUNT, "rounds": (-1,), "noise_multiplier": (-1.0,)},
+    "GaussianRelease": {"dimension": COUNT, "rounds": (-1,), "relative_deviation": (-1.0,)},
     "Sampled": {"rate": (0.0, 1.1), "rounds": (-1,)},
     "Quantiles": {"steps": (1, 1025)},
     "KaplanMeier": {"until": (0.0, -1.0), "bins": (0, 501)},
@@ -205,10 +205,10 @@ def test_what_is_no_number_is_refused_with_what_came(wrong):
 @pytest.mark.parametrize("make", [np.float16, np.float64, np.array, torch.tensor, Decimal])
 def test_what_is_not_finite_is_refused_with_what_came(make):
     for value in (math.nan, math.inf, -math.inf):
-        with pytest.raises(ValueError, match=f"finite number, got noise_multiplier={value}"):
+        with pytest.raises(ValueError, match=f"finite number, got relative_deviation={value}"):
             rq.GaussianRelease(make(value), 10, 1)
     for number in (10**400, Fraction(10**400), Decimal("1e400")):
-        with pytest.raises(ValueError, match="finite number, got noise_multiplier=inf"):
+        with pytest.raises(ValueError, match="finite number, got relative_deviation=inf"):
             rq.GaussianRelease(number, 10, 1)
 
 
@@ -316,8 +316,8 @@ COUNTING = {
          "neighboring": ("zero_out", LESS), "cohort": (4, MORE), "examples": (10, LESS),
          "whole_norm": (4.0, MORE)}, set()),
     "GaussianRelease": (accounted(rq.GaussianRelease),
-        {"noise_multiplier": 1.0, "dimension": 10, "rounds": 3},
-        {"noise_multiplier": (2.0, LESS), "dimension": (20, OTHER), "rounds": (6, MORE),
+        {"relative_deviation": 1.0, "dimension": 10, "rounds": 3},
+        {"relative_deviation": (2.0, LESS), "dimension": (20, OTHER), "rounds": (6, MORE),
          "trust": ("local", OTHER), "neighboring": ("zero_out", OTHER),
          "one_example": (True, OTHER)}, set()),
     "Sampled": (accounted(rq.Sampled, quick=False), {"release": ONE, "rate": 0.1, "rounds": 30},
@@ -356,9 +356,9 @@ COUNTING = {
         {"channel": (rq.stochastic_rounding(0.1, 2, 1.0), LESS), "distance": (1.0, MORE),
          "dimension": (1, OTHER)}, set()),
     "calibrate": (rq.calibrate,
-        {"build": lambda z: LocalGaussian(1.0, z), "epsilon": 4.0, "delta": 1e-5, "dimension": 10,
-         "rounds": 3},
-        {"build": (lambda z: LocalGaussian(1.0, z / 2), MORE), "epsilon": (2.0, MORE),
+        {"build": lambda z: LocalGaussian(1.0, 2 * z), "epsilon": 4.0, "delta": 1e-5,
+         "dimension": 10, "rounds": 3},
+        {"build": (lambda z: LocalGaussian(1.0, z), MORE), "epsilon": (2.0, MORE),
          "delta": (1e-7, MORE), "dimension": (20, OTHER), "rounds": (6, MORE),
          "neighboring": ("zero_out", LESS), "examples": (5, LESS), "reach": ((8.0, 9.0), MORE),
          "cohorts": (HiddenCohorts("fixed", 100, 10, 3), OTHER)}, {"start"}),

@@ -36,16 +36,16 @@ GRID = (
 [[case]]
 mechanism = "gaussian"
 [case.grid]
-noise_multiplier = [2.0, 8.0]
+noise_multiplier = [4.0, 16.0]
 [[case]]
 mechanism = "gaussian"
-noise_multiplier = 2.0
+noise_multiplier = 4.0
 cohort = 21                 # more than there are
 [[case]]
 mechanism = "clipped-sgd"
 [[case]]
 mechanism = "gaussian"
-noise_multiplier = 1e20
+noise_multiplier = 2e20
 learning_rate = 1e30
 """
 )
@@ -59,7 +59,7 @@ learning_rate = {{low = 0.5, high = 4, log = true}}
 [[case]]
 mechanism = "gaussian"
 [case.ranges]
-noise_multiplier = {{low = 1.0, high = 20.0, log = true}}
+noise_multiplier = {{low = 2.0, high = 40.0, log = true}}
 [[case]]
 mechanism = "stochastic-rounding"
 trust = "aggregate"
@@ -189,7 +189,7 @@ def made_up(folder, config, spoilt):
         return Status(place, "failed", config, error="it diverged")
     accuracy = 1 / (1 + abs(config.server.learning_rate - 2))
     noise = config.parameters.get("noise_multiplier", config.parameters.get("margin"))
-    epsilon = 10 / noise if noise else math.inf
+    epsilon = 20 / noise if noise else math.inf
     figures = measured(1, accuracy)
     return made_runs.finished(place, config, promise(epsilon, "central"), figures)
 
@@ -231,7 +231,7 @@ def test_a_search_makes_the_same_trials_whatever_happens(jobs, tmp_path):
 
 
 def test_a_sweep_does_not_delete_what_was_sent(tmp_path, in_process):
-    case = '[[case]]\nmechanism = "gaussian"\nnoise_multiplier = 4.0\n'
+    case = '[[case]]\nmechanism = "gaussian"\nnoise_multiplier = 8.0\n'
     text = TRAIN.format(rounds=3) + case
     (found,) = conduct(tmp_path / "sweep", text)
     (found.folder / "run.sqlite").rename(found.folder / "kept.sqlite")

@@ -106,7 +106,7 @@ def test_rounding_is_unbiased():
 @pytest.mark.parametrize("kind", NOISES)
 def test_the_sum_is_modular_and_lifted_to_the_middle(kind):
     """Six bits and one deviation: sums do wrap around, and only their remainder is used."""
-    mechanism = AdditiveMechanism(kind, 1.0, 1.0, 3, bits=8, deviations=1.0)
+    mechanism = AdditiveMechanism(kind, 1.0, 2.0, 3, bits=8, deviations=1.0)
     x = updates(3, 30)
     payloads = [mechanism.encode(u, ROOT.fold_in(c)) for c, u in enumerate(x)]
     plan = mechanism.plan(30)
@@ -124,7 +124,7 @@ def test_the_sum_is_modular_and_lifted_to_the_middle(kind):
      ("bits", 9), ("deviations", 5.0), ("rotation_seed", 1)],
 )  # fmt: skip
 def test_payloads_of_other_settings_are_not_added(setting, value):
-    mechanism = AdditiveMechanism("skellam", 1.0, 2.0, 2, bits=8)
+    mechanism = AdditiveMechanism("skellam", 1.0, 4.0, 2, bits=8)
     other = replace(mechanism, **{setting: value})
     own, strange = (
         m.encode(np.ones(5, np.float32), ROOT.fold_in(m.kind)) for m in (mechanism, other)
@@ -136,7 +136,7 @@ def test_payloads_of_other_settings_are_not_added(setting, value):
 @pytest.mark.parametrize("bits", [10, 16, 20])
 def test_sums_stay_within_their_range_at_the_worst_signal(bits):
     clients, dimension = 20, 2000
-    mechanism = AdditiveMechanism("discrete-gaussian", 1.0, 0.1, clients, bits)
+    mechanism = AdditiveMechanism("discrete-gaussian", 1.0, 0.2, clients, bits)
     plan = mechanism.plan(dimension)
     assert plan.deviation * 6 <= 2 ** (bits - 1) * (1 + 1e-9)
     x = clip_to_norm(updates(1, dimension)[0], 1.0)  # every client sends the same
@@ -176,7 +176,7 @@ def convolved(a: dict, b: dict) -> dict:
 def test_the_guarantee_holds_for_the_modular_sum_that_is_really_sent(kind):
     """One coordinate: every outcome's exact chance, from the tables that noise is drawn from."""
     cohort, bits = (6, 9) if kind == "binomial" else (2, 7)
-    mechanism = AdditiveMechanism(kind, 1.0, 1.5, cohort, bits, deviations=3.0)
+    mechanism = AdditiveMechanism(kind, 1.0, 3.0, cohort, bits, deviations=3.0)
     modulus = 1 << bits
     plan = mechanism.plan(1)
     noise = {0: 1}
@@ -209,12 +209,12 @@ def test_the_guarantee_holds_for_the_modular_sum_that_is_really_sent(kind):
 
 
 def test_too_few_bits_say_how_many_are_needed():
-    mechanism = AdditiveMechanism("skellam", 1.0, 5.0, cohort=40, bits=8)
+    mechanism = AdditiveMechanism("skellam", 1.0, 10.0, cohort=40, bits=8)
     with pytest.raises(ValueError, match=r"bits > 11\.\d"):
         mechanism.plan(1000)
-    AdditiveMechanism("skellam", 1.0, 5.0, cohort=40, bits=12).plan(1000)
+    AdditiveMechanism("skellam", 1.0, 10.0, cohort=40, bits=12).plan(1000)
     with pytest.raises(ValueError, match="noise variance"):
-        AdditiveMechanism("discrete-gaussian", 1.0, 1e-6, cohort=1000).plan(10)
+        AdditiveMechanism("discrete-gaussian", 1.0, 2e-6, cohort=1000).plan(10)
 
 
 @pytest.mark.parametrize("kind", ["skellam", "discrete-gaussian", "binomial"])
@@ -222,7 +222,7 @@ def test_too_few_bits_say_how_many_are_needed():
 @pytest.mark.parametrize("bits", [20, 22, 24])
 def test_too_many_bits_say_how_many_will_do(kind, cohort, bits):
     """With as many as the message names there is a plan; with one more there is none."""
-    mechanism = AdditiveMechanism(kind, 1.0, 50.0, cohort, bits=bits)
+    mechanism = AdditiveMechanism(kind, 1.0, 100.0, cohort, bits=bits)
     fewer = most_bits(cohort)
     assert 18 <= fewer <= 21
     if bits > fewer:
@@ -234,6 +234,6 @@ def test_too_many_bits_say_how_many_will_do(kind, cohort, bits):
 
 
 def test_noise_too_wide_for_any_number_of_bits_says_so():
-    mechanism = AdditiveMechanism("skellam", 1.0, 1e5, cohort=2, bits=24)
+    mechanism = AdditiveMechanism("skellam", 1.0, 2e5, cohort=2, bits=24)
     with pytest.raises(ValueError, match="lower noise_multiplier, or raise cohort"):
         mechanism.plan(16)

@@ -140,7 +140,7 @@ def test_more_coordinates_than_rounding_is_bounded_for_are_refused():
 def test_no_coordinate_that_is_sent_is_beyond_its_threshold(clip, far):
     """Thresholds that float32 has not are rounded towards zero: noise is scaled to them."""
     update = far * clip * np.array([1.0, -1.0, 0.5 / far])
-    for mechanism in (ClippedSGD(clip), CentralGaussian(clip, 1.0)):
+    for mechanism in (ClippedSGD(clip), CentralGaussian(clip, 2.0)):
         sent = np.frombuffer(mechanism.encode(update, Key.from_seed(0)), "<f4")
         assert (np.abs(sent.astype(np.float64)) <= clip).all()
         if clip > 1e-37:  # of numbers that float32 has, the nearest
@@ -149,27 +149,27 @@ def test_no_coordinate_that_is_sent_is_beyond_its_threshold(clip, far):
 
 def test_clipping_as_a_whole_changes_what_central_noise_is_scaled_by():
     x = updates(7, 1000)
-    for mechanism, distance in (
-        (CentralGaussian(None, 0.5, clip_norm=3.0), 6.0),
-        (CentralGaussian(3.0, 0.5), 6.0 * math.sqrt(1000)),
+    for mechanism, longest in (
+        (CentralGaussian(None, 1.5, clip_norm=3.0), 3.0),
+        (CentralGaussian(3.0, 1.5), 3.0 * math.sqrt(1000)),
     ):
         exact = ClippedSGD(mechanism.clip, mechanism.clip_norm)
         payloads = [mechanism.encode(u, ROOT) for u in x]
         assert payloads == [exact.encode(u, ROOT) for u in x]
         noise = mechanism.mean(payloads, 1000, ROOT) - exact.mean(payloads, 1000, ROOT)
-        assert abs(noise.std() / (0.5 * distance / 7) - 1) < 6 * math.sqrt(0.5 / 1000)
+        assert abs(noise.std() / (1.5 * longest / 7) - 1) < 6 * math.sqrt(0.5 / 1000)
     assert np.linalg.norm(np.frombuffer(ClippedSGD(None, 3.0).encode(x[0], ROOT), "<f4")) <= 3.0
     for clip, clip_norm in ((None, None), (1.0, 1.0)):
         with pytest.raises(ValueError, match="one of clip and clip_norm"):
             ClippedSGD(clip, clip_norm)
         with pytest.raises(ValueError, match="one of clip and clip_norm"):
-            CentralGaussian(clip, 1.0, clip_norm)
+            CentralGaussian(clip, 2.0, clip_norm)
 
 
 @pytest.mark.parametrize("cohort", [1, 7, 50])
 def test_the_error_that_is_stated_of_noise_on_a_sum_is_that_of_the_mean(cohort):
     """It is added once, however many clients there are."""
-    central, plain = CentralGaussian(None, 0.5, clip_norm=3.0), ClippedSGD(None, 3.0)
+    central, plain = CentralGaussian(None, 1.0, clip_norm=3.0), ClippedSGD(None, 3.0)
     payloads = [central.encode(u, ROOT) for u in updates(cohort, 1000)]
     noise = central.mean(payloads, 1000, ROOT) - plain.mean(payloads, 1000, ROOT)
     stated = central.expected_error(1000).deviation(cohort)
@@ -220,9 +220,9 @@ def test_what_is_accounted_for_is_what_is_sent(neighboring):
     payload = mechanism.encode(updates(1, 6)[0], ROOT)
     assert len(payload) == 40 + wire.body_bytes(ONE_BIT, 8)
     twice = 2 if neighboring == "zero_out" else 1
-    gaussian = LocalGaussian(2.0, 1.5).release(6, 7, neighboring)
+    gaussian = LocalGaussian(2.0, 3.0).release(6, 7, neighboring)
     assert gaussian == GaussianRelease(twice * 1.5, 6, 7, "local", neighboring)
-    central = CentralGaussian(None, 1.5, 2.0).release(6, 7, neighboring)
+    central = CentralGaussian(None, 3.0, 2.0).release(6, 7, neighboring)
     assert central == GaussianRelease(twice * 1.5, 6, 7, "central", neighboring)
 
 

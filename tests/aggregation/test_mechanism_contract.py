@@ -135,8 +135,9 @@ def test_what_else_a_release_answers(mechanism):
     release = mechanism.release(DIMENSION, 1)
     assert not release.sampled
     assert release.coordinate_channel in (None, mechanism.channel)
-    multiplier = mechanism.record().get("noise_multiplier")
-    assert release.gaussian_multiplier in (None, multiplier)
+    # Two updates are two clip norms apart.
+    relative = mechanism.record().get("noise_in_clip_norms", 0) / 2
+    assert release.gaussian_multiplier in (None, relative)
     assert release.zeroed() in (None, mechanism.release(DIMENSION, 1, "zero_out"))
     if mechanism.channel is None and not isinstance(mechanism, GRIDS):
         with pytest.raises(ValueError, match="release of codes"):
@@ -231,15 +232,15 @@ def test_a_file_that_was_changed_or_has_no_checksum_is_refused(mechanism, tmp_pa
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"more": 1}, "Expected fields clip_norm, noise_multiplier, got more too"),
+        ({"more": 1}, "Expected fields clip_norm, noise_in_clip_norms, got more too"),
         (
-            {"noise_multiplier": ...},
-            "Expected fields clip_norm, noise_multiplier, got no noise",
+            {"noise_in_clip_norms": ...},
+            "Expected fields clip_norm, noise_in_clip_norms, got no noise",
         ),
     ],
 )
 def test_a_record_with_other_fields_is_refused_by_their_names(change, sentence):
-    record = {"mechanism": "sign-sgd", "clip_norm": 1.0, "noise_multiplier": 2.0, **change}
+    record = {"mechanism": "sign-sgd", "clip_norm": 1.0, "noise_in_clip_norms": 4.0, **change}
     record = {name: value for name, value in record.items() if value is not ...}
     with pytest.raises((TypeError, ValueError), match=f"^{sentence}"):
         from_record(record)

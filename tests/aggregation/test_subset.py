@@ -34,11 +34,11 @@ def sending(k, trust="aggregate", cohort=4, channel=COIN):
     return VectorMechanism(channel, 1.0, trust, cohort, coordinates=k)
 
 
-def skellam(k, noise=0.5):
+def skellam(k, noise=1.0):
     return AdditiveMechanism("skellam", 1.0, noise, 4, coordinates=k)
 
 
-def helped(k, server_noise, noise=0.2):
+def helped(k, server_noise, noise=0.4):
     return HelperNoise(1.0, noise, 4, server_noise, coordinates=k)
 
 
@@ -292,7 +292,7 @@ def test_a_payload_states_k_and_its_subset():
 
 def test_the_same_subset_of_another_mechanisms_codes_is_refused():
     x, wider = updates(1, 200, 1.0)[0], rq.stochastic_rounding(clip=0.5, levels=2, margin=2.0)
-    pairs = (sending(100), sending(100, channel=wider)), (skellam(100), skellam(100, noise=0.7))
+    pairs = (sending(100), sending(100, channel=wider)), (skellam(100), skellam(100, noise=1.4))
     for mechanism, other in pairs:
         mine, theirs = mechanism.in_round(1), other.in_round(1)
         assert mine.coding.fingerprint != theirs.coding.fingerprint
@@ -323,7 +323,7 @@ def test_where_no_subset_can_be_sent_it_is_said():
         ValueError, match=r"^Expected clip_norm with coordinates=5, got clip_norm=None"
     ):
         update_mechanism("stochastic-rounding", bits, coordinates=5)
-    noise = {"clip_norm": 1.0, "noise_multiplier": 1.0}
+    noise = {"clip_norm": 1.0, "noise_multiplier": 2.0}
     with pytest.raises(ValueError, match=r"^Expected no coordinates with local-gaussian"):
         update_mechanism("local-gaussian", noise, coordinates=5)
     assert update_mechanism("skellam", noise, cohort=3, coordinates=5).size(9) == 5

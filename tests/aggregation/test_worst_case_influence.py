@@ -75,7 +75,7 @@ def test_it_falls_with_the_clients_and_is_unknown_without_a_channel():
     mechanism = vectors()
     assert mechanism.influence(8, 100) == mechanism.influence(8, 50) / 2
     with pytest.raises(TypeError, match="no bound of one client's influence"):
-        AdditiveMechanism("skellam", 1.0, 2.0, 2).influence(8, 50)
+        AdditiveMechanism("skellam", 1.0, 4.0, 2).influence(8, 50)
     with pytest.raises(ValueError, match="Expected clients"):
         mechanism.influence(8, 0)
 
@@ -103,7 +103,7 @@ def test_the_line_bounds_what_valid_codes_and_any_vector_do(name, clients):
 
 
 def test_no_line_says_what_is_not_known():
-    assert not describe_influence(AdditiveMechanism("skellam", 1.0, 2.0, 2), 8, 50)
+    assert not describe_influence(AdditiveMechanism("skellam", 1.0, 4.0, 2), 8, 50)
     assert not describe_influence(
         VectorMechanism(BIT, 1.0), 8, 50
     )  # a server that sees codes checks them

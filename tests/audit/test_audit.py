@@ -254,7 +254,7 @@ def test_a_biased_sampler_is_caught():
         RESPONSE,
         PAPER,
         ChannelMechanism(RESPONSE.channel, "aggregate"),
-        LocalGaussian(clip_norm=1.0, noise_multiplier=1.0),
+        LocalGaussian(clip_norm=1.0, noise_multiplier=2.0),
     ],
     ids=["response", "rqm", "summed", "gaussian"],
 )
@@ -265,7 +265,7 @@ def test_a_key_that_clients_share_is_caught(mechanism):
 
 
 def test_a_leak_in_the_lowest_bit_of_a_float_is_caught():
-    gaussian = LocalGaussian(clip_norm=1.0, noise_multiplier=4.0)
+    gaussian = LocalGaussian(clip_norm=1.0, noise_multiplier=8.0)
 
     def encode(update, key):
         words = np.frombuffer(gaussian.encode(update, key), dtype="<u4")
@@ -286,8 +286,8 @@ def test_outcomes_that_never_change_are_warned_of():
 
 
 def test_a_missing_clip_is_caught():
-    local, central = LocalGaussian(1.0, 2.0), gaussian(2.0, clip_norm=1.0)
-    summed = AdditiveMechanism("skellam", clip_norm=1.0, noise_multiplier=2.0, cohort=2)
+    local, central = LocalGaussian(1.0, 4.0), gaussian(4.0, clip_norm=1.0)
+    summed = AdditiveMechanism("skellam", clip_norm=1.0, noise_multiplier=4.0, cohort=2)
     channel = rq.stochastic_rounding(clip=1.0, levels=2, margin=1.0)
     whole, zero = VectorMechanism(channel, clip_norm=0.1), np.zeros(2, dtype=np.float32)
     raw = {
@@ -355,7 +355,7 @@ def test_default_inputs_are_those_of_the_certificate():
     assert [list(update) for update in inputs] == [
         [np.float32(x)] * 3 for x in rq.certify(PAPER.channel).witness
     ]
-    beyond = worst_inputs(LocalGaussian(0.5, 1.0), 1)
+    beyond = worst_inputs(LocalGaussian(0.5, 2.0), 1)
     assert beyond[0] == -beyond[1] >= 100
     jumping = rq.qmgeo(clip=1.0, levels=4, p=0.3, mixing=0.1)  # worst at one side of a jump
     for x in jumping.inputs[1:-1]:

@@ -17,13 +17,13 @@ from randquant.audit import Audit
 
 X, ZERO = np.full(2, 3.0, np.float32), np.zeros(2, np.float32)
 USUAL = {
-    "mechanism": LocalGaussian(1.0, 0.5), "update": X, "other": -X, "key": rq.Key.from_seed(0),
+    "mechanism": LocalGaussian(1.0, 1.0), "update": X, "other": -X, "key": rq.Key.from_seed(0),
     "delta": 1e-3, "confidence": 0.95, "trials": 100, "others": None, "neighboring": "replace_one",
 }  # fmt: skip
 STATED = {"stated", "epsilon_stated"}
 COUNTS = {"epsilon_lower", "hits", "event", "likelier"}
 OTHERS = {  # another value, and what may be another then
-    "mechanism": (LocalGaussian(1.0, 1.0), STATED | COUNTS),
+    "mechanism": (LocalGaussian(1.0, 2.0), STATED | COUNTS),
     "update": (X / 8, COUNTS),
     "other": (ZERO, COUNTS),
     "key": (rq.Key.from_seed(1), COUNTS),

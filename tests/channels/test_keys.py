@@ -161,16 +161,16 @@ ENCODERS = {
     "codes": lambda key: rq.encode(PAPER, np.zeros(9), key),
     "payload": lambda key: encode_payload(PAPER, np.zeros(9), key),
     "noise": lambda key: update_mechanism(
-        "skellam", {"clip_norm": 1.0, "noise_multiplier": 1.0}, cohort=1
+        "skellam", {"clip_norm": 1.0, "noise_multiplier": 2.0}, cohort=1
     ).encode(np.zeros(9, dtype=np.float32), key),
     "party": lambda key: update_mechanism(
-        "helper-noise", {"clip_norm": 1.0, "noise_multiplier": 1.0}, cohort=1
+        "helper-noise", {"clip_norm": 1.0, "noise_multiplier": 2.0}, cohort=1
     ).party_noise(9, key),
     "gaussian": lambda key: update_mechanism(
-        "local-gaussian", {"clip_norm": 1, "noise_multiplier": 9}
+        "local-gaussian", {"clip_norm": 1, "noise_multiplier": 18}
     ).encode(np.zeros(9, dtype=np.float32), key),
     "server": lambda key: update_mechanism(
-        "gaussian", {"clip_norm": 1, "noise_multiplier": 9}, cohort=1
+        "gaussian", {"clip_norm": 1, "noise_multiplier": 18}, cohort=1
     ).mean([np.zeros(9, dtype="<f4").tobytes()], 9, key),
 }
 

@@ -8,7 +8,7 @@ import randquant as rq
 from randquant.aggregation import CentralGaussian, LocalGaussian
 from randquant.privacy import MODEL_TERMS, HiddenCohorts, run_release
 
-GAUSSIAN = "account gaussian --clip-norm 1 --noise-multiplier 0.5 --dimension 8 --rounds 4"
+GAUSSIAN = "account gaussian --clip-norm 1 --noise-multiplier 1 --dimension 8 --rounds 4"
 
 
 @pytest.mark.parametrize("neighboring", ["replace_one", *slow("zero_out")])
@@ -41,7 +41,7 @@ def test_a_client_and_one_of_its_examples_are_promised_something_by_the_same_run
     text = printed(capsys, f"{GAUSSIAN} --examples 20")
     release = rq.GaussianRelease(0.5, 8, 4)
     client = rq.account([release], 1e-5)
-    example = CentralGaussian(None, 0.5, 1.0).example_release(8, 4, "replace_one", 20)
+    example = CentralGaussian(None, 1.0, 1.0).example_release(8, 4, "replace_one", 20)
     one = rq.account([example], 1e-5)
     for guarantee in (client, one):
         assert str(guarantee) in text
@@ -50,7 +50,7 @@ def test_a_client_and_one_of_its_examples_are_promised_something_by_the_same_run
 @pytest.mark.parametrize(("server", "who"), [("true", "the server as much"), ("false", "alone")])
 def test_it_is_said_that_a_helper_adds_the_noise(server, who, capsys):
     text = printed(
-        capsys, "account helper-noise --clip-norm 1 --noise-multiplier 2 --cohort 5 --dimension 8 "
+        capsys, "account helper-noise --clip-norm 1 --noise-multiplier 4 --cohort 5 --dimension 8 "
         f"--rounds 3 --server-noise {server}",
     )  # fmt: skip
     [line] = [line for line in text.splitlines() if line.startswith("Clients add no noise")]
@@ -60,10 +60,10 @@ def test_it_is_said_that_a_helper_adds_the_noise(server, who, capsys):
 
 def test_where_absent_clients_send_nothing_a_server_that_sees_codes_sees_who_takes_part(capsys):
     """`--everybody-sends` is what decides, whatever is usual with such a mechanism."""
-    command = "account local-gaussian --clip-norm 1 --noise-multiplier 3 --dimension 8 --rounds 4"
+    command = "account local-gaussian --clip-norm 1 --noise-multiplier 6 --dimension 8 --rounds 4"
     command += " --participation poisson --of-rounds 64"
     cohorts = HiddenCohorts("poisson", 64, 4, 64, models=False, everybody_sends=True)
-    release = run_release(LocalGaussian(1.0, 3.0), 8, 64, cohorts=cohorts)
+    release = run_release(LocalGaussian(1.0, 6.0), 8, 64, cohorts=cohorts)
     text = printed(capsys, f"{command} --everybody-sends")
     assert str(rq.account([release], 1e-5)) in text
     assert "Expected central trust or hidden participation" in refused(capsys, command)

@@ -18,7 +18,7 @@ from randquant.audit import attack
 from randquant.cli import all_commands, planning
 from randquant.statistics import table as asking
 
-NOISE, BITS = 1.75, 14
+NOISE, BITS = 3.5, 14
 
 SETTINGS = {
     "mechanism": {"local": "local-gaussian", "sums": "skellam", "server": "gaussian"},
@@ -94,7 +94,7 @@ def line(row):
 
 def exact(row, examples=None):
     if row["participation"] != "seen":
-        reach = 1 / (2 * NOISE)
+        reach = 1 / NOISE
         worlds = {
             ("replace_one", "fixed"): ((2 * reach, 0.0), (0.0, 0.0)),
             ("replace_one", "poisson"): ((reach, 0.0), (-reach, 0.0)),
@@ -110,7 +110,7 @@ def exact(row, examples=None):
     distance = min(
         figures.apart(1.0, row["neighboring"], examples), figures.apart(share, row["neighboring"])
     )
-    square = (distance / (2 * NOISE * share)) ** 2
+    square = (distance / (NOISE * share)) ** 2
     return figures.of_gaussian(value(row, "rounds") * square, value(row, "delta"))
 
 
@@ -171,7 +171,7 @@ def test_a_command_prints_what_its_options_cost(row, capsys):
 @pytest.mark.parametrize("options", REFUSED.values(), ids=REFUSED)
 def test_options_that_do_not_go_together_are_refused_in_one_sentence(options, capsys):
     words = (
-        f"account gaussian --clip-norm 1 --noise-multiplier 2 --dimension 5 --rounds 2 {options}"
+        f"account gaussian --clip-norm 1 --noise-multiplier 4 --dimension 5 --rounds 2 {options}"
     )
     assert ": Expected " in ": " + refused(capsys, words)
 
@@ -235,7 +235,7 @@ def test_every_option_of_a_plan_reaches_it(monkeypatch):
 
 def test_every_option_of_an_audit_reaches_it(monkeypatch, capsys):
     calls = caught(monkeypatch, attack, "audit")
-    usual = {"clip_norm": 1, "noise_multiplier": 2, "bits": 16, "cohort": 3, "dimension": 2}
+    usual = {"clip_norm": 1, "noise_multiplier": 4, "bits": 16, "cohort": 3, "dimension": 2}
     other = {
         "dimension": 3, "cohort": 4, "coordinates": 1, "neighboring": "zero_out", "x": 0.5,
         "other": 0.25, "audit_trials": 99, "confidence": 0.9, "delta": 1e-3, "seed": 7,

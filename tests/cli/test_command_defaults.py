@@ -38,7 +38,7 @@ def test_a_mixing_that_nobody_asked_for_is_printed_with_how_to_turn_it_off(capsy
         f"certify pbm {PBM} --order 32 --mixing 1e-6",  # asked for
         "certify pbm --clip 1 --theta .25 --trials 15 --order 32",  # no code is so rare
         "certify qmgeo --clip 1 --levels 4 --p .5",  # as published unless asked
-        "account skellam --clip-norm 1 --noise-multiplier 4 --dimension 10 --rounds 1 --cohort 5",
+        "account skellam --clip-norm 1 --noise-multiplier 8 --dimension 10 --rounds 1 --cohort 5",
     ],
 )
 def test_nothing_is_said_where_nothing_was_chosen(capsys, command):

@@ -51,7 +51,7 @@ x = torch.randn(12, 6, 4, generator=torch.Generator().manual_seed(0))
 clients = {f"phone {k}": (part, (part[:, 0] > 0).long()) for k, part in enumerate(x)}
 test = clients["phone 0"]
 """
-NOISE = "--mechanism local-gaussian --clip-norm 0.7 --noise-multiplier 2"
+NOISE = "--mechanism local-gaussian --clip-norm 0.7 --noise-multiplier 4"
 OTHERS = {"model", "clients", "loss", "test", "mechanism", "folder", "progress", "population",
           *VALUES}  # fmt: skip
 """Arguments of `randquant.train` that are in the file, or have an option of another name."""
@@ -260,13 +260,13 @@ RQM = "--mechanism rqm --clip 0.3 --margin 0.3 --levels 4 --keep 0.4"
             {"privacy": rq.Privacy(clip_norm=None)},
         ),
         (
-            "--mechanism skellam --clip-norm 0.7 --noise-multiplier 2",
-            AdditiveMechanism("skellam", clip_norm=0.7, noise_multiplier=2, cohort=12),
+            "--mechanism skellam --clip-norm 0.7 --noise-multiplier 4",
+            AdditiveMechanism("skellam", clip_norm=0.7, noise_multiplier=4, cohort=12),
             {},
         ),
         (
             f"{NOISE} --unit example",
-            LocalGaussian(0.7, 2.0),
+            LocalGaussian(0.7, 4.0),
             {"privacy": rq.Privacy(unit="example")},
         ),
         (
@@ -303,7 +303,7 @@ def test_a_file_may_define_what_no_word_can_say_and_options_change_it(here, aske
     (here / "own.py").write_text(
         f"{OWN}\nimport randquant as rq\nfrom beside import loss\n"
         "local = rq.Local(epochs=3, batch=2)\nserver = rq.Server(on_round=print)\n"
-        "privacy = rq.Privacy(bits=2)\nmechanism = rq.aggregation.LocalGaussian(1.0, 2.0)\n"
+        "privacy = rq.Privacy(bits=2)\nmechanism = rq.aggregation.LocalGaussian(1.0, 4.0)\n"
     )
     (here / "beside.py").write_text(
         "import torch\ndef loss(output, targets):\n"
@@ -311,7 +311,7 @@ def test_a_file_may_define_what_no_word_can_say_and_options_change_it(here, aske
     )
     config, objects = asked(of_command("--batch 5"))
     assert (config.local.epochs, config.local.batch, config.privacy.bits) == (3, 5, 2)
-    assert objects.mechanism == LocalGaussian(1.0, 2.0)
+    assert objects.mechanism == LocalGaussian(1.0, 4.0)
     assert config.task.loss == "beside:loss"
     _, other = asked(of_command(RQM))
     assert other.mechanism.channel == CHANNEL
@@ -371,7 +371,7 @@ def test_a_file_that_cannot_be_trained_is_one_sentence(source, word, here, capsy
         ("--epsilon 8 --clip 3", "--clip"),
         ("--mechanism rqm --clip 3", "margin"),
         (f"{RQM} --cohort 13", "cohort"),
-        ("--mechanism skellam --clip-norm 1 --noise-multiplier 9 --bits 4", "bits > "),
+        ("--mechanism skellam --clip-norm 1 --noise-multiplier 18 --bits 4", "bits > "),
     ],
 )
 def test_what_cannot_be_trained_is_one_sentence(line, word, here, capsys):
@@ -491,7 +491,7 @@ def test_the_demo_is_the_first_code_of_the_readme():
 def test_what_a_file_prints_is_not_the_result(here, capsys):
     (here / "loud.py").write_text(OWN + "print('loud')\n")
     line = "train loud.py --run r --json --rounds 2 --mechanism local-gaussian --clip-norm 1"
-    assert cli.main([*line.split(), "--noise-multiplier", "2"]) == 0
+    assert cli.main([*line.split(), "--noise-multiplier", "4"]) == 0
     out, err = capsys.readouterr()
     assert json.loads(out)["rounds"] == 2
     assert "loud" in err

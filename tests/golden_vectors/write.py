@@ -446,7 +446,7 @@ def rounds() -> dict[str, tuple[str, Callable[..., dict[str, Any]], dict[str, An
         "offer": made("offer", 32)[0],
     }  # fmt: skip
     levels = rq.rqm(clip=1.0, margin=0.5, levels=5, keep=0.5)
-    noisy = AdditiveMechanism("skellam", 1.0, 0.5, 20, bits=10)
+    noisy = AdditiveMechanism("skellam", 1.0, 1.0, 20, bits=10)
     asked = survey(
         {"age": Mean(0, 100), "sex": Counts(["f", "m"])}, 4.0, 1e-5, "local", clients=50, records=50
     )
@@ -472,10 +472,10 @@ def rounds() -> dict[str, tuple[str, Callable[..., dict[str, Any]], dict[str, An
             helper_inputs(noisy, SHORT)),
         "discrete-gaussian-helper": ("discrete Gaussian noise under a mask for a helper",
             integer_noise, helper_inputs(
-                AdditiveMechanism("discrete-gaussian", 1.0, 0.5, 20, bits=10), SHORT)),
+                AdditiveMechanism("discrete-gaussian", 1.0, 1.0, 20, bits=10), SHORT)),
         "gaussian": ("Gaussian noise in floats", gaussian, {
             "mechanism": {"mechanism": "local-gaussian", "clip_norm": 1.0,
-                          "noise_multiplier": 1.0}, "update": SHORT, "key": key}),
+                          "noise_in_clip_norms": 2.0}, "update": SHORT, "key": key}),
         "proven-sum": ("one bit with proofs that it is one", proven_sum, {
             **helper_inputs(aggregate, SHORT, largest=1), "verify key": made("verify", 32)[0],
             "random": made("proven", 32, 16, 64)}),

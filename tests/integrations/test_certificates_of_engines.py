@@ -31,7 +31,7 @@ def test_flower_writes_what_its_log_states(tmp_path):
 
 @pytest.mark.parametrize("server_noise", [False, True])
 def test_flower_states_who_adds_the_noise(server_noise, tmp_path):
-    mechanism = HelperNoise(64.0, 2.0, clients=5, server_noise=server_noise)
+    mechanism = HelperNoise(64.0, 4.0, clients=5, server_noise=server_noise)
     helper = Helper(tmp_path / "helper", IDENTITY, draw_noise=draw_noise)
     pinned = QuantizeMod(epsilon=math.inf, helper=IDENTITY.public_key().public_bytes_raw().hex())
     _, _, strategy = one_round(
@@ -45,7 +45,7 @@ def test_flower_states_who_adds_the_noise(server_noise, tmp_path):
 
 
 def test_nvflare_states_who_adds_the_noise(tmp_path):
-    mechanism = HelperNoise(1.0, 2.0, clients=len(SITES))
+    mechanism = HelperNoise(1.0, 4.0, clients=len(SITES))
     helper = Helper(tmp_path / "helper", IDENTITY, draw_noise=draw_noise)
     server = Server(tmp_path, mechanism=mechanism, sums=WithHelper(helper), rounds=1)
     pinned = IDENTITY.public_key().public_bytes_raw().hex()

@@ -268,7 +268,7 @@ def test_a_setting_of_privacy_that_a_mechanism_has_already_is_refused_and_not_dr
 @pytest.mark.parametrize("options", [{"bits": 12}, {"coordinates": 2**14}, {"bits": 2}])
 def test_a_strategy_refuses_only_what_no_model_could_take(options):
     """Integer noise for one example: 12 bits are too few for 500 million coordinates only."""
-    mechanism = AdditiveMechanism("skellam", 1.0, 2.0, 5, **options)
+    mechanism = AdditiveMechanism("skellam", 1.0, 4.0, 5, **options)
     if options != {"bits": 2}:
         assert QuantizedStrategy(fedavg(), mechanism, examples=50).examples == 50
         return

@@ -43,7 +43,7 @@ DATA = [
 ]
 TEST = DATA[0]
 PUBLIC = torch.randn(33, FEATURES, generator=DRAW)
-NOISY = LocalGaussian(1.0, 2.0)
+NOISY = LocalGaussian(1.0, 4.0)
 
 
 class PolledGrid(InProcessGrid):
@@ -140,7 +140,7 @@ SETTINGS = {
         "mechanism": None, "epsilon": 8.0, "privacy": rq.Privacy(coordinates=6),
     },
     "noise of integers": {
-        "mechanism": AdditiveMechanism("skellam", 1.0, 2.0, 45, bits=16),
+        "mechanism": AdditiveMechanism("skellam", 1.0, 4.0, 45, bits=16),
     },
     "standardised, with its twin": {
         "epsilon": 20.0, "local": rq.Local(standardize=rq.Standardize(-3.0, 3.0)),

@@ -302,7 +302,7 @@ def test_tasks_that_are_no_requests_are_refused(tmp_path):
 def test_mechanisms_that_need_secure_sums_are_refused():
     for mechanism in (
         VectorMechanism(MECHANISM.channel, 1.0, "aggregate", 4),
-        AdditiveMechanism("skellam", 1.0, 1.0, 4),
+        AdditiveMechanism("skellam", 1.0, 2.0, 4),
     ):
         with pytest.raises(
             ValueError, match=r"Expected a mechanism of local trust.*sums=WithHelper\(\.\.\.\)"

@@ -23,7 +23,7 @@ RNG = np.random.default_rng(0)
 SIZES = (5, 9, 3, 7)
 DATA = [(RNG.normal(size=(n, 4)).astype(np.float32), RNG.integers(0, 3, n)) for n in SIZES]
 WORKS = [Work(), Work(3, 2, 0.1), Work(learning_rate="auto"), Work(example_norm=0.1)]
-FRONT = {"mechanism": LocalGaussian(1.0, 2.0), "rounds": 3, "cohort": 2, "progress": False}
+FRONT = {"mechanism": LocalGaussian(1.0, 4.0), "rounds": 3, "cohort": 2, "progress": False}
 KEY = Key.from_seed(1)
 
 

@@ -222,7 +222,7 @@ def test_a_run_that_is_stopped_while_it_asks_has_sent_something(tmp_path, monkey
     """Clients answer before its first round: its folder is kept, and says what was declared."""
     monkeypatch.setattr(execution, "ask_statistics", dying(execution.ask_statistics, [0]))
     with pytest.raises(Interrupted):
-        trained(mechanism=LocalGaussian(1.0, 4.0), trust="local", folder=tmp_path / "run")
+        trained(mechanism=LocalGaussian(1.0, 8.0), trust="local", folder=tmp_path / "run")
     assert RunStore(tmp_path / "run").begun()
     assert read_run(tmp_path / "run").epsilon > 1
 

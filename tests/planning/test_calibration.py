@@ -41,7 +41,8 @@ def one_number(
 
 
 def local_gaussian(noise: float) -> LocalGaussian:
-    return LocalGaussian(1.0, noise)
+    # Noise relative to the distance of two updates.
+    return LocalGaussian(1.0, 2 * noise)
 
 
 def test_the_gaussian_is_calibrated_to_what_is_known():
@@ -105,7 +106,7 @@ def test_between_too_little_noise_and_what_cannot_be_built_the_least_is_found(ro
     def build(noise: float) -> LocalGaussian:
         if noise > least * room:
             raise ValueError("too much")
-        return LocalGaussian(1.0, noise**4)
+        return LocalGaussian(1.0, 2 * noise**4)
 
     found = calibrate(build, 1.0, 1e-5, 10, 1, start=0.5)
     assert least * (1 - 1e-9) <= found.noise <= least * (1 + TOLERANCE)
@@ -128,7 +129,7 @@ def test_an_epsilon_that_rises_again_is_searched_too():
 
     def bowl(noise: float) -> CentralGaussian:
         away = abs(math.log(noise / 3))
-        return CentralGaussian(None, 10 / (1 + away), 1.0)
+        return CentralGaussian(None, 20 / (1 + away), 1.0)
 
     best = rq.account([bowl(3.0).release(10, 1)], 1e-6).epsilon
     found = calibrate(bowl, best * 1.02, 1e-6, 10, 1, start=0.1, reach=(1e-3, 1e3))
@@ -240,7 +241,7 @@ def counting(last):
             multiplier = noise / (2 if next(asked) == last else 1)
             return rq.GaussianRelease(multiplier, dimension, rounds, "local", neighboring)
 
-        return Around(LocalGaussian(1.0, noise), release=release)
+        return Around(local_gaussian(noise), release=release)
 
     return build
 
@@ -255,9 +256,9 @@ def test_no_target_is_exceeded_by_less_than_the_tolerance():
     """Epsilon jumps over the target: what is a hair above it is not enough."""
 
     def steps(noise: float) -> LocalGaussian:
-        return LocalGaussian(1.0, 2.0 ** round(math.log2(noise) * 4))
+        return local_gaussian(2.0 ** round(math.log2(noise) * 4))
 
-    powers = [LocalGaussian(1.0, 2.0**k).release(10, 1) for k in range(-4, 5)]
+    powers = [local_gaussian(2.0**k).release(10, 1) for k in range(-4, 5)]
     above = min(e for e in (rq.account([each], 1e-6).epsilon for each in powers) if e > 1)
     target = above * (1 - TOLERANCE / 3)
     assert calibrate(steps, target, 1e-6, 10, 1).guarantee.epsilon <= target

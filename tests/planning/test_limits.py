@@ -47,12 +47,12 @@ SIMULATED = [
     VectorMechanism(rq.stochastic_rounding(0.02, 16), 1.0),  # much is clipped
     VectorMechanism(rq.imvu(0.0625, 2, 1.0), 1.0),
     VectorMechanism(rq.qmgeo(0.0625, 8, 0.3, 0.1), 1.0),  # biased
-    AdditiveMechanism("skellam", 1.0, 2.0, COHORT, bits=16),
-    AdditiveMechanism("discrete-gaussian", 1.0, 0.02, COHORT, bits=8),  # a coarse grid
-    LocalGaussian(1.0, 0.5),
-    SignSGD(1.0, 0.01),
-    SignSGD(1.0, 1.0),
-    CentralGaussian(None, 0.3, 1.0),
+    AdditiveMechanism("skellam", 1.0, 4.0, COHORT, bits=16),
+    AdditiveMechanism("discrete-gaussian", 1.0, 0.04, COHORT, bits=8),  # a coarse grid
+    LocalGaussian(1.0, 1.0),
+    SignSGD(1.0, 0.02),
+    SignSGD(1.0, 2.0),
+    CentralGaussian(None, 0.6, 1.0),
 ]
 
 

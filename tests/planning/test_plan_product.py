@@ -75,12 +75,12 @@ def sent(row):
 
 
 def exact(row, noise):
-    """Epsilon of sums with noise of so many times the distance of two updates."""
+    """Epsilon of sums with noise of so many clip norms."""
     delta, neighboring = value(row, "delta"), row["neighboring"]
     if row["trust"] != "model":
-        apart = figures.radii(neighboring) / 2
-        return figures.of_gaussian(participations(row) * (apart / noise) ** 2, delta)
-    reach = 1 / (2 * noise)
+        square = participations(row) * (figures.radii(neighboring) / noise) ** 2
+        return figures.of_gaussian(square, delta)
+    reach = 1 / noise
     worlds = {
         ("replace_one", "fixed"): ((2 * reach, 0.0), (0.0, 0.0)),
         ("replace_one", "poisson"): ((reach, 0.0), (-reach, 0.0)),
@@ -118,7 +118,7 @@ def test_a_plan_has_the_noise_that_its_settings_ask_for(row):
     _check_bytes(row, entry, size)
     deviation = entry.noise.deviation
     clients = value(row, "cohort") if row["trust"] != "local" else math.sqrt(value(row, "cohort"))
-    alone = noise * 2 * value(row, "clip_norm") / clients
+    alone = noise * value(row, "clip_norm") / clients
     alone *= math.sqrt(2) if row["noise"] == "parties" else 1
     # Of a subset also what is not sent, and rounding to the grid.
     assert alone * 0.99 <= deviation

@@ -13,7 +13,7 @@ from randquant.planning.plans import other_guarantee
 from randquant.privacy import Guarantee, HiddenCohorts, account, run_release
 
 NEED = Need(60, 40, 10, 8, 8.0, 1e-5, "aggregate", rq.Privacy(bits=16), participations=2)
-NOISE = {"clip_norm": 1.0, "bits": 16, "noise_multiplier": 0.5}
+NOISE = {"clip_norm": 1.0, "bits": 16, "noise_multiplier": 1.0}
 
 
 def hidden(draw, **changes):
@@ -73,7 +73,7 @@ def test_where_everybody_takes_part_in_the_one_round_hiding_who_gains_nothing():
 @pytest.mark.parametrize("draw", ["poisson", "fixed", None])
 def test_the_figure_of_the_other_relation_counts_the_same_rounds(draw):
     """All of the run where nobody sees who takes part, and else those of one client."""
-    need, noise = NEED if draw is None else hidden(draw), {**NOISE, "noise_multiplier": 4.0}
+    need, noise = NEED if draw is None else hidden(draw), {**NOISE, "noise_multiplier": 8.0}
     mechanism = update_mechanism("skellam", noise, trust="aggregate", cohort=need.setting.cohort)
     rounds = 2 if draw is None else 8
 

@@ -107,7 +107,7 @@ def test_guarantees_add_up_and_those_of_other_adversaries_do_not():
     (lambda: rq.squared_distance(BIT, 1.0, 0), ValueError, "dimension"),
     (lambda: hockey_stick(*BIT.weights, BIT.denominator, 701.0), ValueError, "700"),
     (lambda: rq.account([ChannelRelease(BIT, 1, 1)], 1.0), ValueError, "delta"),
-    (lambda: rq.GaussianRelease(1e154, 1, 1), ValueError, "noise_multiplier"),
+    (lambda: rq.GaussianRelease(1e154, 1, 1), ValueError, "relative_deviation"),
     (lambda: ChannelRelease(BIT, 1, 1, "central"), ValueError, "trust"),
     (lambda: rq.GaussianRelease(1.0, 1, 1, "aggregate"), ValueError, "trust"),
     (lambda: rq.kappa("rqm", 2.0), TypeError, "channel"),

@@ -11,7 +11,7 @@ from randquant.aggregation import VectorMechanism, update_mechanism
 from randquant.privacy import Guarantee, Ledger, run_release
 from randquant.privacy.accounting import ledger as ledger_module
 
-NOISY = update_mechanism("local-gaussian", {"clip_norm": 1.0, "noise_multiplier": 9.0})
+NOISY = update_mechanism("local-gaussian", {"clip_norm": 1.0, "noise_multiplier": 18.0})
 COORDINATES = update_mechanism("rqm", {"clip": 1.5, "margin": 1.5, "levels": 4, "keep": 0.4})
 
 

@@ -194,7 +194,7 @@ def test_plain_releases_and_hidden_cohorts_are_composed_together():
     apart, both = (rq.account(each, DELTA).epsilon for each in ([hidden], [hidden, plain]))
     assert apart < both < rq.account([hidden, plain], DELTA, quick=True).epsilon / 1.05
     # Twice half of the noise is the noise.
-    halves = [dataclasses.replace(plain, noise_multiplier=5 * math.sqrt(2))] * 2
+    halves = [dataclasses.replace(plain, relative_deviation=5 * math.sqrt(2))] * 2
     assert rq.account([*halves, hidden], DELTA).epsilon == pytest.approx(both, rel=1e-6)
     # A release of which less is known is not forgotten: Rényi composition is left.
     local = rq.GaussianRelease(9.0, 10, 1, "local")

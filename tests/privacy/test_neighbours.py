@@ -50,11 +50,11 @@ def whole_updates():
     for kind in NOISES:
         for count in (None, 1, 2):
             mechanisms[f"fine {kind}, {count or 8} of 8"] = AdditiveMechanism(
-                kind, NORM, 1.0, cohort=3, bits=19 if kind == "skellam" else 14, coordinates=count
+                kind, NORM, 2.0, cohort=3, bits=19 if kind == "skellam" else 14, coordinates=count
             ).in_round(3)
     for count in (None, 1, 2):
         mechanisms[f"fine noise of a helper, {count or 8} of 8"] = HelperNoise(
-            NORM, 1.0, 3, bits=14, coordinates=count
+            NORM, 2.0, 3, bits=14, coordinates=count
         ).in_round(3)
     return mechanisms
 
@@ -105,7 +105,7 @@ def charged(mechanism, release):
         return release.sensitivity
     if isinstance(release, NoiseRelease):
         return math.sqrt(release.squared_distance)
-    return mechanism.noise_multiplier * 2 * NORM / release.gaussian_multiplier
+    return mechanism.noise_multiplier * NORM / release.gaussian_multiplier
 
 
 def directions(mechanism, rng):

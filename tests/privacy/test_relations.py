@@ -46,11 +46,11 @@ def both(mechanism, dimension, rounds, delta=DELTA, examples=None):
 @pytest.mark.parametrize("examples", [None, OF_EXAMPLES])
 def test_gaussian_noise_has_what_others_state_for_adding_or_removing(name, rounds, examples):
     """Noise of z times the clipping threshold, by their accountant of privacy loss."""
-    mechanism = update_mechanism(name, {"clip_norm": 1.5, "noise_multiplier": 1.25})
+    mechanism = update_mechanism(name, {"clip_norm": 1.5, "noise_multiplier": 2.5})
     stated, beside = both(mechanism, 7, rounds, examples=examples)
     # Its own multiplier is relative to the distance of any two updates, 2 · clip_norm; a mean of
     # examples moves by that of one of them.
-    theirs = 2 * mechanism.noise_multiplier * (examples or 1)
+    theirs = mechanism.noise_multiplier * (examples or 1)
     accountant = PLDAccountant(ADD_OR_REMOVE, value_discretization_interval=1e-4)
     accountant.compose(dp_accounting.GaussianDpEvent(theirs), rounds)
     assert beside.epsilon == pytest.approx(accountant.get_epsilon(DELTA), rel=2e-3)
@@ -119,7 +119,7 @@ def test_no_pair_of_sums_of_codes_attains_more(trust, examples):
 def test_no_pair_of_sums_with_integer_noise_attains_more(kind, examples):
     """Sums of one coordinate whose client is at the threshold, or at zero."""
     cohort, clip = 2, 1.0
-    deviation = 0.6 if examples is None else 0.3
+    deviation = 1.2 if examples is None else 0.6
     mechanism = AdditiveMechanism(kind, clip, deviation, cohort=cohort, bits=12)
     stated, beside = both(mechanism, 1, 1, DELTA, examples)
     noise, scale = mechanism.plan(1).noise, mechanism.plan(1).scale
@@ -229,7 +229,7 @@ def test_what_was_spent_before_counts_under_both_or_there_is_no_second_figure():
 
 def test_the_command_line_prints_the_second_figure_no_smaller_than_it_is(capsys):
     words = (
-        "account local-gaussian --clip-norm 1 --noise-multiplier 2 --dimension 3 --rounds 1 "
+        "account local-gaussian --clip-norm 1 --noise-multiplier 4 --dimension 3 --rounds 1 "
         f"--delta 1e-5 --examples {OF_EXAMPLES}"
     ).split()
     assert cli.main(words) == 0

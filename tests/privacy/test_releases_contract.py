@@ -119,7 +119,7 @@ WRONG = [
     ({"trust": "none"}, ValueError), ({"cohort": 0}, ValueError), ({"cohort": 2.5}, TypeError),
     ({"clip_norm": -1.0}, ValueError), ({"clip_norm": math.nan}, ValueError),
     ({"examples": 0}, ValueError), ({"rate": 0.0}, ValueError), ({"scheme": "none"}, ValueError),
-    ({"noise_multiplier": 0.0}, ValueError), ({"noise_multiplier": math.inf}, ValueError),
+    ({"relative_deviation": 0.0}, ValueError), ({"relative_deviation": math.inf}, ValueError),
     ({"squared_distance": -1}, ValueError), ({"squared_distance": 1.5}, TypeError),
 ]  # fmt: skip
 

@@ -429,7 +429,7 @@ def test_how_far_absence_is_counts_for_every_kind_of_noise(release):
     """Proposition 14 and 19: c and a, whatever dominates."""
     square = {"squared_distance": 900} if isinstance(release, NoiseRelease) else {}
     if release is GAUSSIAN:
-        square = {"noise_multiplier": 2.0}
+        square = {"relative_deviation": 2.0}
     zeroed = dataclasses.replace(release, neighboring="zero_out", **square)
     a, c = (math.sqrt(one.squared_mu) for one in (release, zeroed))
     assert a == pytest.approx(2 * c, rel=1e-4)

@@ -105,7 +105,7 @@ def write_helper(folder: Path) -> dict[str, Any]:
 
 def write_values(folder: Path) -> dict[str, Any]:
     """Mechanisms, a channel with its certificate, a survey, an offer, payloads."""
-    skellam = AdditiveMechanism("skellam", clip_norm=0.5, noise_multiplier=6.0, cohort=40)
+    skellam = AdditiveMechanism("skellam", clip_norm=0.5, noise_multiplier=12.0, cohort=40)
     mechanisms = {"mechanism": AGGREGATE, "skellam": skellam}
     queries = {"sex": rq.Counts(["f", "m"]), "age": rq.Mean(0, 100)}
     terms = rq.survey(queries, 1.0, 1e-6, "aggregate", clients=50, records=50)

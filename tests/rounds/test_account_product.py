@@ -27,7 +27,7 @@ from randquant.rounds import (
 )
 from randquant.secure_sums import HelperTerms, ProtocolError
 
-NOISE, BITS, CLIP, MARGIN = 2.5, 15, 0.3, 0.9
+NOISE, BITS, CLIP, MARGIN = 5.0, 15, 0.3, 0.9
 SESSION = bytes(16)
 
 SETTINGS = {
@@ -97,7 +97,7 @@ def size_of(row):
 def square_of(row):
     """Squared distance over the variance of noise in a sum, of one round."""
     norm, (_, share) = value(row, "clip_norm"), size_of(row)
-    sigma = 2 * NOISE * norm * share
+    sigma = NOISE * norm * share
     if row["trust"] == "alone":
         sigma /= math.sqrt(value(row, "cohort"))
     neighboring = value(row, "neighboring")

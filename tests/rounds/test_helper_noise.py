@@ -35,7 +35,7 @@ PINNED = IDENTITY.public_key().public_bytes_raw()
 TRUSTING = QuantizeMod(epsilon=math.inf, helper=PINNED.hex())
 
 
-def noisy(server_noise=True, multiplier=2.0, **fields):
+def noisy(server_noise=True, multiplier=4.0, **fields):
     return HelperNoise(CLIP, multiplier, clients=5, server_noise=server_noise, **fields)
 
 
@@ -82,7 +82,7 @@ def test_a_round_has_the_noise_of_each_party_and_none_of_the_clients(tmp_path, s
 
 @pytest.mark.parametrize("server_noise", [False, True])
 def test_a_sum_has_room_for_the_noise_of_each_party_and_clients_know_of_it(server_noise):
-    mechanism = noisy(server_noise, multiplier=9.0)
+    mechanism = noisy(server_noise, multiplier=18.0)
     plan, parties = mechanism.plan(DIMENSION), 1 + server_noise
     assert plan.deviation**2 >= parties * plan.noise.variance
     assert plan.deviation * mechanism.deviations <= 2 ** (mechanism.bits - 1) * (1 + 1e-9)
@@ -154,7 +154,7 @@ def test_a_server_that_invents_all_others_sees_one_client_under_the_whole_noise(
 
 def test_a_client_that_adds_its_own_noise_refuses_terms_with_the_helpers(tmp_path):
     """Its log would no longer say that it counts on the other clients."""
-    mechanism = AdditiveMechanism("skellam", CLIP, 2.0, 5)
+    mechanism = AdditiveMechanism("skellam", CLIP, 4.0, 5)
     grid = grid_of(mod=TRUSTING, change=changed_terms("upload", noise_variance=0.25))
     sums = WithHelper(helper_in(tmp_path))
     all_refuse("without a helper's noise", mechanism, grid, sums=sums, arrays=model(DIMENSION))
@@ -209,7 +209,7 @@ def test_what_a_client_charges_covers_terms_with_more_noise(multiplier, bits):
         assert rq.account([wider], 1e-5).epsilon <= charged * (1 + 1e-12)
 
 
-@pytest.mark.parametrize("mechanism", [noisy(), AdditiveMechanism("skellam", CLIP, 2.0, 5)])
+@pytest.mark.parametrize("mechanism", [noisy(), AdditiveMechanism("skellam", CLIP, 4.0, 5)])
 @pytest.mark.parametrize("helped", [True, False])
 def test_a_client_refuses_a_wider_modulus_than_its_remainders_have(mechanism, helped, tmp_path):
     """The sum of remainders shows how many wrapped around: at 32 bits the signs of one client's."""
@@ -231,7 +231,7 @@ def test_a_helper_that_counts_leaves_out_clients_of_a_wider_modulus(tmp_path):
 
 def test_proofs_of_remainders_are_refused_since_a_proven_sum_is_exact(tmp_path):
     """It is one of integers below 2**64, whatever the modulus of its terms says."""
-    offer = Offer(AdditiveMechanism("skellam", CLIP, 2.0, 5), DIMENSION)
+    offer = Offer(AdditiveMechanism("skellam", CLIP, 4.0, 5), DIMENSION)
     text = offer.to_text()
     digest = hashlib.sha256(text.encode()).digest()
     terms = HelperTerms(
@@ -312,10 +312,10 @@ def test_a_little_noise_does_not_get_a_server_past_the_fewest_clients_of_an_oper
         helper.answer(server.request(text))
 
 
-@pytest.mark.parametrize("mechanism", [noisy(), AdditiveMechanism("skellam", CLIP, 2.0, 1)])
+@pytest.mark.parametrize("mechanism", [noisy(), AdditiveMechanism("skellam", CLIP, 4.0, 1)])
 def test_an_offer_whose_bits_cannot_hold_its_noise_is_refused_by_a_helper(mechanism, tmp_path):
     """And is no error of the helper's own, after which a server would ask again."""
-    text = Offer(replace(mechanism, noise_multiplier=1e6), DIMENSION).to_text()
+    text = Offer(replace(mechanism, noise_multiplier=2e6), DIMENSION).to_text()
     digest = hashlib.sha256(text.encode()).digest()
     key = helper_in(tmp_path).key
     terms = HelperTerms(b"s", key, 9, 1, DIMENSION, 16, digest, noise_variance=1)

@@ -20,11 +20,11 @@ from randquant.statistics.query import Cells, Tree
 
 
 def skellam(clients):
-    return AdditiveMechanism("skellam", 1.0, 2.0, cohort=clients, bits=12)
+    return AdditiveMechanism("skellam", 1.0, 4.0, cohort=clients, bits=12)
 
 
 def subset(size):
-    rounded = AdditiveMechanism("discrete-gaussian", 1.0, 3.0, cohort=10, coordinates=64)
+    rounded = AdditiveMechanism("discrete-gaussian", 1.0, 6.0, cohort=10, coordinates=64)
     return rq.certificate_file(rounded, dimension=650, rounds=25 + size, examples=20)
 
 
@@ -33,12 +33,12 @@ def noisy_sum(size):
 
 
 def server_noise(size):
-    rounds, noise = 100 + size, baselines.gaussian(0.5, clip_norm=1.0)
+    rounds, noise = 100 + size, baselines.gaussian(1.0, clip_norm=1.0)
     return rq.certificate_file(noise, dimension=9, rounds=rounds, examples=10**5)
 
 
 def party_noise(size):
-    parties = HelperNoise(1.0, 2.0, clients=40, bits=12)
+    parties = HelperNoise(1.0, 4.0, clients=40, bits=12)
     return rq.certificate_file(parties, dimension=50, rounds=5 + size)
 
 

@@ -61,7 +61,7 @@ def test_the_examples_are_what_is_written_today(made):
 
 def test_a_claim_of_nothing_names_no_order():
     """One of a million examples behind much noise: epsilon is 0, and 1 is no order."""
-    text = rq.certificate_file(gaussian(4.0, clip_norm=1.0), dimension=9, rounds=16, examples=10**6)
+    text = rq.certificate_file(gaussian(8.0, clip_norm=1.0), dimension=9, rounds=16, examples=10**6)
     VALID.validate(json.loads(text))
     epsilons, _ = figures(text)
     assert epsilons[2:] == [0, 0]
@@ -144,13 +144,13 @@ SETTINGS = {
         "channel": rq.stochastic_rounding(clip=0.125, levels=2, margin=0.5), "clip_norm": 0.4,
         "cohort": 50, "coordinates": 16,
     }),
-    "skellam": (AdditiveMechanism("skellam", 1.0, 2.0, 4, bits=14, coordinates=32), {
-        "kind": "discrete-gaussian", "clip_norm": 2.0, "noise_multiplier": 3.0, "cohort": 5,
+    "skellam": (AdditiveMechanism("skellam", 1.0, 4.0, 4, bits=14, coordinates=32), {
+        "kind": "discrete-gaussian", "clip_norm": 2.0, "noise_multiplier": 6.0, "cohort": 5,
         "bits": 15, "deviations": 5.0, "coordinates": 16,
     }),
-    "gaussian": (gaussian(4.0, clip_norm=1.0), {"noise_multiplier": 5.0, "clip_norm": 2.0}),
+    "gaussian": (gaussian(8.0, clip_norm=1.0), {"noise_multiplier": 10.0, "clip_norm": 2.0}),
     "parties": (certificates.party_noise(), {
-        "clip_norm": 2.0, "noise_multiplier": 3.0, "server_noise": False, "bits": 14,
+        "clip_norm": 2.0, "noise_multiplier": 6.0, "server_noise": False, "bits": 14,
         "coordinates": 16,
     }),
 }  # fmt: skip
@@ -207,7 +207,7 @@ def test_each_term_of_hidden_cohorts_is_stated():
     changes = {"draw": "fixed", "population": 101, "cohort": 11, "rounds": 51}
 
     def stated(cohorts):
-        text = certificates.hidden(gaussian(4.0, clip_norm=1.0), 5, cohorts)
+        text = certificates.hidden(gaussian(8.0, clip_norm=1.0), 5, cohorts)
         return json.loads(text)["accounts"]
 
     plain = stated(cohorts)
@@ -233,10 +233,10 @@ def test_what_was_spent_is_stated_and_added():
 
 def test_whole_numbers_are_written_as_the_real_numbers_that_they_are():
     for ints, floats in (
-        (gaussian(4, clip_norm=1), gaussian(4.0, clip_norm=1.0)),
-        (gaussian(4, clip=1), gaussian(4.0, clip=1.0)),
-        (SignSGD(2, 3), SignSGD(2.0, 3.0)),
-        (AdditiveMechanism("skellam", 1, 2, 4), AdditiveMechanism("skellam", 1.0, 2.0, 4)),
+        (gaussian(8, clip_norm=1), gaussian(8.0, clip_norm=1.0)),
+        (gaussian(8, clip=1), gaussian(8.0, clip=1.0)),
+        (SignSGD(2, 6), SignSGD(2.0, 6.0)),
+        (AdditiveMechanism("skellam", 1, 4, 4), AdditiveMechanism("skellam", 1.0, 4.0, 4)),
         (rq.VectorMechanism(certificates.BIT, 1), rq.VectorMechanism(certificates.BIT, 1.0)),
     ):
         assert terms(ints, USE) == terms(floats, USE)
@@ -251,7 +251,7 @@ def test_public_seeds_and_what_is_decoded_are_not_stated():
 
 @pytest.mark.parametrize("kind", NOISES)
 def test_every_integer_noise_is_stated(kind):
-    mechanism = AdditiveMechanism(kind, 1.0, 2.0, 4, bits=14)
+    mechanism = AdditiveMechanism(kind, 1.0, 4.0, 4, bits=14)
     data = json.loads(rq.certificate_file(mechanism, dimension=50, rounds=3))
     VALID.validate(data)
     (release,) = data["accounts"][0]
@@ -350,18 +350,18 @@ def test_the_kinds_of_releases_are_those_of_page_and_schema():
 def test_a_kind_that_no_verifier_knows_is_not_written(monkeypatch):
     monkeypatch.setattr(AdditiveMechanism, "certified", lambda self, dimension: {"kind": "votes"})
     with pytest.raises(ValueError, match=r"kind of a release to be one of codes, .* got 'votes'"):
-        rq.certificate_file(AdditiveMechanism("skellam", 1.0, 2.0, 4), dimension=5, rounds=1)
+        rq.certificate_file(AdditiveMechanism("skellam", 1.0, 4.0, 4), dimension=5, rounds=1)
 
 
-ACCOUNT = ["account", "skellam", "--clip-norm", "0.5", "--noise-multiplier", "6", "--dimension",
+ACCOUNT = ["account", "skellam", "--clip-norm", "0.5", "--noise-multiplier", "12", "--dimension",
            "50", "--rounds", "7", "--cohort", "40", "--examples", "9"]  # fmt: skip
 PLAN = ["plan", "--dimension", "50", "--population", "40", "--cohort", "40", "--rounds", "5",
         "--epsilon", "8", "--mechanisms", "skellam"]  # fmt: skip
 
 
-PARTIES = ["account", "helper-noise", "--clip-norm", "1", "--noise-multiplier", "2", "--cohort",
+PARTIES = ["account", "helper-noise", "--clip-norm", "1", "--noise-multiplier", "4", "--cohort",
            "40", "--dimension", "50", "--rounds", "7"]  # fmt: skip
-SECRET = ["account", "gaussian", "--clip-norm", "1", "--noise-multiplier", "1", *HIDDEN]
+SECRET = ["account", "gaussian", "--clip-norm", "1", "--noise-multiplier", "2", *HIDDEN]
 MODEL = [*PLAN[:4], "80", *PLAN[5:], "--trust", "model", "--bits", "10"]
 
 

@@ -367,7 +367,7 @@ def test_the_command_serves_is_killed_and_started_again(tmp_path, identity, capf
 @pytest.mark.parametrize("helped", [True, False], ids=["helper", "among clients"])
 def test_integer_noise_is_summed_as_codes_are(tmp_path, identity, trusting, helped):
     """Noise of all clients together: each sends numbers modulo a power of two."""
-    noise = AdditiveMechanism("skellam", clip_norm=30.0, noise_multiplier=1e-3, cohort=4, bits=20)
+    noise = AdditiveMechanism("skellam", clip_norm=30.0, noise_multiplier=2e-3, cohort=4, bits=20)
     sums = {"sums": WithHelper(Helper(tmp_path, identity))} if helped else {}
     weights, _, strategy = one_round(noise, mod=trusting, **sums)
     assert np.allclose(weights, mean_of(NODES), atol=0.05)

@@ -152,7 +152,7 @@ def test_an_answer_may_be_as_long_as_a_signed_message(helper):
 
 
 def test_codes_that_cannot_be_proven_are_refused_before_round_1(helper):
-    noise = AdditiveMechanism("skellam", clip_norm=1.0, noise_multiplier=2.0, cohort=2)
+    noise = AdditiveMechanism("skellam", clip_norm=1.0, noise_multiplier=4.0, cohort=2)
     with pytest.raises(ValueError, match="Expected codes of a channel with integrity='proven'"):
         WithHelper(helper, integrity="proven").fewest(noise)
     assert WithHelper(helper).fewest(noise) == 2

@@ -26,7 +26,7 @@ from randquant.training import (
 )
 
 PUBLIC_MEAN, PUBLIC_DEVIATION = 150.0, 75.0
-NOISY = CentralGaussian(None, noise_multiplier=3.2, clip_norm=1.0)
+NOISY = CentralGaussian(None, noise_multiplier=6.4, clip_norm=1.0)
 """About the noise of epsilon 8 in 50 rounds."""
 
 
@@ -36,7 +36,7 @@ def diabetes(mean, deviation):
     y = (torch.tensor(targets).float()[:, None] - mean) / deviation
     clients, test = [(x[k:350:20], y[k:350:20]) for k in range(20)], (x[350:], y[350:])
     options = {"loss": functional.mse_loss, "rounds": 10, "seed": 0, "progress": False}
-    quiet = dataclasses.replace(NOISY, noise_multiplier=0.5)
+    quiet = dataclasses.replace(NOISY, noise_multiplier=1.0)
     torch.manual_seed(0)
     return train(nn.Linear(10, 1), clients, test=test, mechanism=quiet, **options)
 
@@ -69,7 +69,7 @@ def test_scaled_targets_of_a_regression_are_not():
 
 
 def test_untuned_steps_that_noise_hides_are_told():
-    loud = dataclasses.replace(NOISY, noise_multiplier=300.0)
+    loud = dataclasses.replace(NOISY, noise_multiplier=600.0)
     with pytest.warns(UserWarning, match="noise was longer .* in every round.*More clients"):
         digits(loud, rounds=20)
 
@@ -87,7 +87,7 @@ def test_probabilities_that_are_too_sure_are_told():
     x = torch.randn(600, 3, generator=torch.Generator().manual_seed(0))
     y = (x[:, 0] > 0).long()
     clients = [(x[k : k + 1], y[k : k + 1]) for k in range(300)]
-    quiet = dataclasses.replace(NOISY, noise_multiplier=0.5)
+    quiet = dataclasses.replace(NOISY, noise_multiplier=1.0)
     options = {"mechanism": quiet, "rounds": 30, "seed": 0, "progress": False}
     torch.manual_seed(0)
     with pytest.warns(UserWarning, match="surer than it is right"):
@@ -99,7 +99,7 @@ def test_steps_with_a_rate_tell_nothing():
 
 
 SIZE, ROUNDS, CLIENTS = 400, 30, 100
-SKELLAM = AdditiveMechanism("skellam", clip_norm=2.0, noise_multiplier=2.0, cohort=CLIENTS)
+SKELLAM = AdditiveMechanism("skellam", clip_norm=2.0, noise_multiplier=4.0, cohort=CLIENTS)
 
 
 def simulated(means, mechanism=SKELLAM, **settings):
@@ -129,7 +129,7 @@ def straight(length):
 
 ALONG = np.arange(ROUNDS)[:, None]
 PLAIN = ClippedSGD(clip_norm=2.0)
-LOUD = dataclasses.replace(SKELLAM, noise_multiplier=100.0)
+LOUD = dataclasses.replace(SKELLAM, noise_multiplier=200.0)
 
 
 @pytest.mark.parametrize(

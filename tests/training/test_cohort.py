@@ -80,7 +80,7 @@ def test_a_round_has_each_client_once_whatever_its_place(workers):
 @pytest.mark.parametrize("taking", [0, 1, 5])
 def test_every_absent_client_sends_zeros_of_its_own(taking):
     population, sent = 2 * ABSENT_BATCH_SIZE + 3 + taking, []
-    noise = LocalGaussian(1.0, 1.0)
+    noise = LocalGaussian(1.0, 2.0)
 
     def mean(payloads, dimension, key):
         sent.extend(payloads)
@@ -106,7 +106,7 @@ def collected(mechanism, cohort, draw, updates, rounds=6, size=2):
 @pytest.mark.parametrize("cohort", [[], [3], [0, 1, 2, 3, 4, 5]])
 def test_a_sum_is_divided_by_a_public_number_whoever_takes_part(cohort):
     updates = np.random.default_rng(1).normal(size=(6, 50)).astype(np.float32) / 50
-    found = collected(CentralGaussian(None, 1e-9, 1.0), cohort, "poisson", updates)
+    found = collected(CentralGaussian(None, 2e-9, 1.0), cohort, "poisson", updates)
     np.testing.assert_allclose(found.mean, updates[cohort].sum(axis=0) / 2, atol=1e-6)
     assert found.bytes_up == len(cohort) * 200  # a trusted server adds the zeros itself
 
@@ -126,7 +126,7 @@ def test_a_small_cohort_has_the_noise_of_all_clients(cohort):
 @pytest.mark.parametrize("draw", [None, *DRAWS])
 def test_the_noise_of_a_mean_is_as_long_as_is_said(draw):
     """Of zeros a mean is all noise: a norm of 4096 coordinates, within 5 of its deviations."""
-    found = collected(LocalGaussian(1.0, 2.0), [0, 3], draw, np.zeros((6, 4096), np.float32))
+    found = collected(LocalGaussian(1.0, 4.0), [0, 3], draw, np.zeros((6, 4096), np.float32))
     assert np.linalg.norm(found.mean) == pytest.approx(found.noise_norm, rel=0.055)
 
 
@@ -196,7 +196,7 @@ def test_a_sum_without_zeros_of_absent_clients_is_not_hidden():
 
 
 CONFIG = problems.config_of(
-    "digits", "softmax", "skellam", {"clip_norm": 0.5, "noise_multiplier": 2.0},
+    "digits", "softmax", "skellam", {"clip_norm": 0.5, "noise_multiplier": 4.0},
     population=12, cohort=4, rounds=3, trust="model", evaluate_every=3, threads=1,
 )  # fmt: skip
 
@@ -267,6 +267,6 @@ def test_noise_is_calibrated_to_the_amplified_epsilon(draw):
 
 def test_local_noise_is_hidden_too():
     hidden = HiddenCohorts("fixed", 100, 5, 40)
-    noise = LocalGaussian(1.0, 2.0)
+    noise = LocalGaussian(1.0, 4.0)
     stated = account([hidden.release(noise, 10, 40, "replace_one")], 1e-5)
     assert stated.epsilon < account([noise.release(10, 2)], 1e-5).epsilon

@@ -25,7 +25,7 @@ NUMBERS = (Number("accuracy"), Number("num-examples", 0, 40, 0.1), Number("loss"
 CHANNEL = {"clip": 0.1, "margin": 0.1, "levels": 16, "keep": 0.4}
 TEXTS = tuple(number.text for number in NUMBERS)
 NOISY = problems.config_of(
-    "breast-cancer", "softmax", "local-gaussian", {"clip_norm": 0.05, "noise_multiplier": 2.0},
+    "breast-cancer", "softmax", "local-gaussian", {"clip_norm": 0.05, "noise_multiplier": 4.0},
     population=20, cohort=8, rounds=4, numbers=TEXTS, weighted_by="num-examples",
     checkpoint_every=1, threads=1,
 )  # fmt: skip
@@ -67,7 +67,7 @@ def test_without_noise_the_numbers_are_those_of_the_clients_and_the_update_is_we
 @pytest.mark.parametrize("cohort", [[], [0, 3]])
 def test_noise_of_absent_clients_is_in_the_stated_deviation(cohort):
     # Eight clients' noise in a sum that is divided by two; 200 means, bounds as above.
-    mechanism, hidden = LocalGaussian(1.0, 2.0), HiddenCohorts("poisson", 8, 2, 200)
+    mechanism, hidden = LocalGaussian(1.0, 4.0), HiddenCohorts("poisson", 8, 2, 200)
     learner = Learner(a_problem())
     beside = UpdatePreparation(scalars=AuxiliaryNumbers(1.0, NUMBERS[1:2]))
     learner.load(learner.parameters())
@@ -94,7 +94,7 @@ def a_run(**options):
 
 
 def test_the_front_door_accounts_for_the_numbers_and_has_them_in_its_history():
-    run = a_run(mechanism=LocalGaussian(1.0, 2.0))
+    run = a_run(mechanism=LocalGaussian(1.0, 4.0))
     assert run.guarantee.releases == 3 * (12 + 3)
     for metrics in run.history:
         assert metrics.numbers.keys() == {
@@ -158,7 +158,7 @@ def test_what_cannot_be_sent_soundly_is_refused_before_anything_is_written(tmp_p
 
 def test_accuracy_of_a_regression_and_other_objects_are_refused():
     clients, given = [(x, x[:, :1]) for x in torch.randn(4, 6, 5)], {"rounds": 1}
-    given |= {"loss": nn.functional.mse_loss, "mechanism": LocalGaussian(1.0, 2.0)}
+    given |= {"loss": nn.functional.mse_loss, "mechanism": LocalGaussian(1.0, 4.0)}
     with pytest.raises(ValueError, match="Expected a classification"):
         train(nn.Linear(5, 1), clients, numbers=[Number("accuracy")], **given)
     with pytest.raises(TypeError, match="Expected numbers to be a Number"):
@@ -175,7 +175,7 @@ def test_numbers_may_be_of_more_examples_than_a_local_step_takes():
 
     clients = [(x, (x[:, 0] > 0).long()) for x in torch.randn(4, 6, 3)]
     run = train(
-        nn.Linear(3, 2), clients, mechanism=LocalGaussian(1.0, 1.0), rounds=2, numbers=["loss:0:9"],
+        nn.Linear(3, 2), clients, mechanism=LocalGaussian(1.0, 2.0), rounds=2, numbers=["loss:0:9"],
         seed=0, progress=False, local_learning_rate=0.1, local_epochs=1, batch=2, loss=loss,
     )  # fmt: skip
     assert all("loss" in (metrics.numbers or {}) for metrics in run.history)

@@ -70,9 +70,9 @@ def test_what_was_spent_before_the_first_round_is_named_beside_the_figure():
     spent = rq.Guarantee(0.1, 1e-7, "replace_one", "local", math.inf, 1)
     clients = [(torch.randn(5, 2), torch.tensor([0, 1, 0, 1, 1])) for _ in range(3)]
     run = rq.train(
-        nn.Linear(2, 2), clients, mechanism=LocalGaussian(1.0, 3.0), rounds=1, progress=False,
+        nn.Linear(2, 2), clients, mechanism=LocalGaussian(1.0, 6.0), rounds=1, progress=False,
         privacy=rq.Privacy(spent=spent),
     )  # fmt: skip
     assert run.record.summary.spent == spent
     assert f"of it before round 1 {spent}" in repr(run)
-    assert run.guarantee.epsilon > rq.account([LocalGaussian(1.0, 3.0).release(6, 1)], 1e-5).epsilon
+    assert run.guarantee.epsilon > rq.account([LocalGaussian(1.0, 6.0).release(6, 1)], 1e-5).epsilon

@@ -124,7 +124,7 @@ def after(home, mechanism, continued=None, sign=1):
 
 def test_a_round_with_another_update_is_not_sent_a_second_time(tmp_path):
     with pytest.raises(ValueError, match=r"^Expected round 1 to give what it gave .*second rel"):
-        after(tmp_path / "run", LocalGaussian(1.0, 2.0), sign=-1)
+        after(tmp_path / "run", LocalGaussian(1.0, 4.0), sign=-1)
 
 
 def own(multiplier):
@@ -135,7 +135,7 @@ def own(multiplier):
 def test_what_was_sent_with_little_noise_is_not_stated_at_the_cost_of_much(tmp_path):
     home = tmp_path / "run"
     with pytest.raises(ValueError, match=r"^Expected the mechanism that the run in .* began with"):
-        after(home, own(1.0), own(30.0))
+        after(home, own(2.0), own(60.0))
     stated = stores.read_sent(home)
     assert stated.epsilon is not None
     assert stated.epsilon > 4

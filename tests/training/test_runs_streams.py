@@ -110,8 +110,8 @@ SAME = 8
 
 SENDERS = {
     "codes": (ChannelMechanism(rq.stochastic_rounding(1.0, 2, margin=1.0)), None),
-    "noise": (LocalGaussian(1.0, 1.0), None),
-    "hidden": (LocalGaussian(1.0, 1.0), HiddenCohorts("poisson", SAME, 3, 9)),
+    "noise": (LocalGaussian(1.0, 2.0), None),
+    "hidden": (LocalGaussian(1.0, 2.0), HiddenCohorts("poisson", SAME, 3, 9)),
 }
 
 
@@ -161,7 +161,7 @@ def test_two_runs_without_a_seed_share_nothing_that_is_drawn():
         metrics.mean
         for _ in range(2)
         for metrics in rq.train(
-            model, clients, mechanism=LocalGaussian(1.0, 1.0), rounds=3, cohort=3, progress=False
+            model, clients, mechanism=LocalGaussian(1.0, 2.0), rounds=3, cohort=3, progress=False
         ).history
     ]
     assert len(set(means)) == len(means) == 6

@@ -20,9 +20,9 @@ MECHANISMS = [
         {"clip": 0.1, "levels": 2, "margin": 0.4},
         {"clip_norm": 0.5, "trust": "aggregate"},
     ),
-    ("gaussian", {"clip": 0.1, "noise_multiplier": 3.0}, {}),
-    ("sign-sgd", {"clip_norm": 1.0, "noise_multiplier": 2.0}, {}),
-    ("skellam", {"clip_norm": 1.0, "noise_multiplier": 4.0}, {}),
+    ("gaussian", {"clip": 0.1, "noise_multiplier": 6.0}, {}),
+    ("sign-sgd", {"clip_norm": 1.0, "noise_multiplier": 4.0}, {}),
+    ("skellam", {"clip_norm": 1.0, "noise_multiplier": 8.0}, {}),
 ]
 """Name, parameters, other settings: under every trust, per coordinate and whole."""
 
@@ -115,7 +115,7 @@ def test_cohorts_that_nobody_sees_are_drawn_by_words_of_the_secret_key_alone(dra
 
     seen, hidden = (
         TrainConfig(
-            Task(12), "gaussian", {"clip_norm": 1.0, "noise_multiplier": 3.0}, cohort=4, rounds=5,
+            Task(12), "gaussian", {"clip_norm": 1.0, "noise_multiplier": 6.0}, cohort=4, rounds=5,
             trust=trust, privacy=rq.Privacy(sampling=draw if trust == "model" else "fixed"),
         )
         for trust in (None, "model")
@@ -130,7 +130,7 @@ def test_cohorts_that_nobody_sees_are_drawn_by_words_of_the_secret_key_alone(dra
 
 @pytest.mark.parametrize("draw", ["fixed", "poisson"])
 def test_where_nobody_sees_who_takes_part_a_run_ends_before_its_limit_too(draw):
-    noise = {"clip_norm": 1.0, "noise_multiplier": 3.0}
+    noise = {"clip_norm": 1.0, "noise_multiplier": 6.0}
     config = TrainConfig(
         Task(12), "gaussian", noise, cohort=4, rounds=40, trust="model", stop_at_epsilon=2.0,
         privacy=rq.Privacy(sampling=draw),

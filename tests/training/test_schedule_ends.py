@@ -18,11 +18,11 @@ from randquant.reports import report_run
 from randquant.training import Server, read_finished, read_run, train
 from randquant.training.run_store import SentRounds, Status
 
-Z, DELTA = 4.0, 1e-5
+Z, DELTA = 8.0, 1e-5
 
 
 def accounted(rounds: int) -> float:
-    return account([GaussianRelease(Z, 1, rounds)], DELTA).epsilon
+    return account([GaussianRelease(Z / 2, 1, rounds)], DELTA).epsilon
 
 
 PLANNED = 26

@@ -26,7 +26,7 @@ KEY = Key.from_seed(0)
 DRAW = torch.Generator().manual_seed(0)
 PAIRS = [(x, (x[:, 0] > 0).long()) for x in torch.randn(POPULATION, 5, FEATURES, generator=DRAW)]
 PUBLIC = torch.randn(8, FEATURES, generator=DRAW)
-NOISY = LocalGaussian(1.0, 2.0)
+NOISY = LocalGaussian(1.0, 4.0)
 
 
 class Reached(NamedTuple):
@@ -116,7 +116,7 @@ REACH = {
     "rounds": ({}, {"rounds": 3}, lambda run: run.prepared.schedule.declared()),
     "cohort": ({}, {"cohort": 4}, lambda run: len(cohorts(run)[0])),
     "trust": ({}, {"trust": "model"}, lambda run: run.prepared.schedule.ledger.hidden),
-    "mechanism": ({}, {"mechanism": LocalGaussian(1.0, 3.0)}, epsilon),
+    "mechanism": ({}, {"mechanism": LocalGaussian(1.0, 6.0)}, epsilon),
     "folder": ({"folder": "one"}, {"folder": "other"}, lambda run: run.home.name),
     "population": (
         {"clients": lambda number: PAIRS[number], "population": POPULATION}, {"population": 5},
@@ -145,7 +145,7 @@ REACH = {
     "threads": ({}, {"local": L(threads=1)}, lambda run: run.config.local.threads),
     "together": ({}, {"local": L(together=False)}, lambda run: run.prepared.learner.together),
     "standardize": (
-        {"epsilon": 50.0, "mechanism": LocalGaussian(1.0, 9.0), "trust": "local"},
+        {"epsilon": 50.0, "mechanism": LocalGaussian(1.0, 18.0), "trust": "local"},
         {"local": L(standardize=rq.Standardize(-3, 3))}, epsilon,
     ),
     # of Server

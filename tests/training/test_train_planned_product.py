@@ -92,10 +92,10 @@ def planned(row, monkeypatch):
         needs.append((need, examples))
         norm = need.privacy.clip_norm
         if need.trust == "model":  # the figure of bits takes seconds there
-            noise = {"noise_multiplier": 5.0, "bits": 10, "clip_norm": norm}
+            noise = {"noise_multiplier": 10.0, "bits": 10, "clip_norm": norm}
             return Calibrated("skellam", noise, None)
         if need.privacy.noise != "clients":
-            noise = {"noise_multiplier": 5.0, "bits": 13, "clip_norm": norm}
+            noise = {"noise_multiplier": 10.0, "bits": 13, "clip_norm": norm}
             noise["server_noise"] = need.privacy.noise == "parties"
             return Calibrated("helper-noise", noise, None)
         return Calibrated("stochastic-rounding", {"clip": 0.3, "levels": 2, "margin": 0.9}, norm)
@@ -208,7 +208,7 @@ def _check_mechanism(row, config, setup):
         assert (mechanism.clients, mechanism.bits) == (summed, 13)
         assert mechanism.server_noise == (row["noise"] == "parties")
     elif trust == "model":
-        assert (mechanism.noise_multiplier, mechanism.bits) == (5.0, 10)
+        assert (mechanism.noise_multiplier, mechanism.bits) == (10.0, 10)
     else:
         assert (mechanism.channel.clip, mechanism.channel.levels) == (0.3, 2)
     assert config.privacy.spent == spent_of(row)

@@ -27,7 +27,7 @@ from randquant.training import schedule
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*:UserWarning")
 
-NOISE, FEATURES, FEWEST, MOST = 2.0, 3, 4, 5
+NOISE, FEATURES, FEWEST, MOST = 4.0, 3, 4, 5
 """Noise multiplier; features of an example; fewest and most examples of a client."""
 
 SPENT = {"epsilon": 0.25, "delta": 3e-6, "releases": 7}
@@ -257,7 +257,7 @@ def own_cost(row, count, delta):
         return (own_cost(row, int(count), delta) + own_cost(row, int(count) + 1, delta)) / 2
     count, neighboring = int(count), row["neighboring"]
     if row["mechanism"] == "models":
-        reach = 1 / (2 * NOISE)
+        reach = 1 / NOISE
         worlds = {
             ("replace_one", "fixed"): ((2 * reach, 0.0), (0.0, 0.0)),
             ("replace_one", "poisson"): ((reach, 0.0), (-reach, 0.0)),
@@ -269,11 +269,11 @@ def own_cost(row, count, delta):
     examples = None
     if row["unit"] == "example":
         examples = min(FEWEST, value(row, "batch") or FEWEST)
-    norm, sigma = value(row, "clip_norm"), 2 * NOISE * value(row, "clip_norm")
+    norm, sigma = value(row, "clip_norm"), NOISE * value(row, "clip_norm")
     distance = figures.apart(norm, neighboring, examples)
     if row["coordinates"] != "all":
         sent = norm * math.sqrt(value(row, "coordinates") / padded(row))
-        sigma = 2 * NOISE * sent
+        sigma = NOISE * sent
         distance = min(distance, figures.apart(sent, neighboring))
     return figures.of_gaussian(count * (distance / sigma) ** 2, delta)
 
@@ -429,7 +429,7 @@ def _check_beside(row, run, participations):
     assert whole.neighboring == row["neighboring"]
     assert not whole.hidden
     assert whole.simulated == (row["seed"] == "0")
-    square = participations * (figures.radii(row["neighboring"]) / (2 * NOISE)) ** 2
+    square = participations * (figures.radii(row["neighboring"]) / NOISE) ** 2
     exact = figures.of_gaussian(square, value(row, "delta"))
     assert exact * (1 - 1e-3) <= whole.epsilon <= exact * (1 + LOOSE["sums"])
 

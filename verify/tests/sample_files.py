@@ -82,7 +82,7 @@ def sealed(data):
 
 
 def gaussian(epsilon=4.37718, relation="replace_one"):
-    sent = release("gaussian noise", 16, update=norm(rotate=False), noise_multiplier=(4.0).hex())
+    sent = release("gaussian noise", 16, update=norm(rotate=False), noise_in_clip_norms=(8.0).hex())
     return certificate([sent], [claim(epsilon, relation=relation)], "central")
 
 
@@ -136,7 +136,7 @@ def hidden(draw="poisson", rate=0.1):
 
 
 def hidden_gaussian(epsilon=4.3682, relation="replace_one", rounds=100, **terms):
-    fields = {"noise_multiplier": (1.0).hex(), **hidden(**terms)}
+    fields = {"noise_in_clip_norms": (2.0).hex(), **hidden(**terms)}
     sent = release("gaussian noise", rounds, update=norm(rotate=False), **fields)
     return certificate([sent], [claim(epsilon, relation=relation)], "central")
 

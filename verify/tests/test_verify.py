@@ -239,7 +239,7 @@ def test_no_worlds_of_a_hidden_round_are_farther_apart_than_its_curve(draw, rela
     if kind == "party noise":
         sent["grid"]["bound"], sent["noise"]["variance"] = most**2, (deviation**2).hex()
     else:  # the noise is as large as the threshold
-        sent["noise_multiplier"] = (0.5).hex()
+        sent["noise_in_clip_norms"] = (1.0).hex()
     release = certificate_file.RELEASE(sent, "release")
     account = check.Account(SimpleNamespace(relation=relation, unit="client", delta=1e-5))
     curve = check.hidden_rounds(account, release, claim("client", relation))
@@ -642,8 +642,13 @@ def test_what_is_not_written_in_the_one_right_way_is_refused():
     ]
     for number in numbers:
         text = json.loads(good)
-        text["accounts"][0][0]["noise_multiplier"] = number
+        text["accounts"][0][0]["noise_in_clip_norms"] = number
         texts.append(certificates.sealed(text))
+    # Earlier files had another unit by another name: neither reader takes one for the other.
+    text = json.loads(good)
+    (sent,) = text["accounts"][0]
+    sent["noise_multiplier"] = sent.pop("noise_in_clip_norms")
+    texts.append(certificates.sealed(text))
     for text in texts:
         with pytest.raises(RefusedError):
             read_certificate(text)
@@ -675,7 +680,7 @@ def weaker(path, value):
         return [min(1.0, float.fromhex(value) / factor).hex() for factor in down]
     if isinstance(name, int) and path[-2] == "parties":
         return ["server", "helper", value + "s", None]
-    if name in ("epsilon", "noise_multiplier", "variance", "scale"):
+    if name in ("epsilon", "noise_in_clip_norms", "variance", "scale"):
         return [(float.fromhex(value) * factor).hex() for factor in down]
     if name == "delta":
         return [(float.fromhex(value) * factor).hex() for factor in (0.5, 0.1, 1e-3, 1e-9)]

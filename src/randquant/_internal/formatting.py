@@ -159,11 +159,16 @@ def text(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 T = TypeVar("T")
 
 
-def stored_as(name: str) -> dict[str, str]:
-    """Return the metadata of a dataclass's field that has another name in JSON data.
+def stored_as(name: str, value: str = "") -> dict[str, str]:
+    """Return the metadata of a dataclass's field that has another name or value in JSON data.
 
     Files outlive names: a field that gets a better one is still read from files of earlier
     versions, and these read it from new files.
+
+    Args:
+        name: of the field in JSON data.
+        value: name of the attribute whose value is written; "" for the field itself. Whoever reads
+            the record converts it back.
 
     Example:
         >>> @dataclasses.dataclass
@@ -172,7 +177,7 @@ def stored_as(name: str) -> dict[str, str]:
         >>> to_json(Sent("ab")), from_json(Sent, {"channel": "ab"})
         ({'channel': 'ab'}, Sent(fingerprint='ab'))
     """
-    return {"stored": name}
+    return {"stored": name, "value": value}
 
 
 def _stored_names(kind: Any) -> dict[str, str]:
@@ -190,8 +195,9 @@ def to_json(record: Any) -> Any:
         {'epsilon': 'inf'}
     """
     if dataclasses.is_dataclass(record) and not isinstance(record, type):
+        written = {f.name: f.metadata.get("value") or f.name for f in dataclasses.fields(record)}
         names = _stored_names(record)
-        return {stored: to_json(getattr(record, name)) for stored, name in names.items()}
+        return {stored: to_json(getattr(record, written[name])) for stored, name in names.items()}
     if isinstance(record, Mapping):
         return {str(key): to_json(value) for key, value in record.items()}
     if isinstance(record, list | tuple):

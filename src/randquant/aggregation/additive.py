@@ -37,6 +37,7 @@ from randquant.mechanisms.registry import (
     UpdateFamily,
     UpdateSetting,
     noise_family,
+    stored_parameters,
 )
 from randquant.privacy.accounting.release_protocol import (
     Release,
@@ -46,6 +47,9 @@ from randquant.privacy.accounting.release_protocol import (
 from randquant.privacy.accounting.releases import NoiseRelease
 from randquant.privacy.divergence import Noise
 from randquant.privacy.guarantee import LARGEST_COHORT, NEIGHBORINGS, Neighboring, Trust
+
+LEAST_MULTIPLIER, MOST_MULTIPLIER = 2e-6, 2e6
+"""Smallest and largest noise_multiplier of integer noise."""
 
 LARGEST_STEP = 2**40
 """Largest coordinate that is rounded: above any norm that 24 bits and 2**30 coordinates allow."""
@@ -92,7 +96,9 @@ class IntegerUpdates(ProjectedUpdates):
 
     def _check_grid(self) -> None:
         validate.real("clip_norm", self.clip_norm, low=1e-30, high=1e30)
-        validate.real("noise_multiplier", self.noise_multiplier, low=1e-6, high=1e6)
+        validate.real(
+            "noise_multiplier", self.noise_multiplier, low=LEAST_MULTIPLIER, high=MOST_MULTIPLIER
+        )
         validate.whole("bits", self.bits, low=2, high=24)
         validate.real("deviations", self.deviations, low=1, high=1e3)
         self._check_projection()
@@ -211,8 +217,8 @@ class AdditiveMechanism(IntegerUpdates, MechanismDefaults):
     Args:
         kind: which noise: a key of NOISES.
         clip_norm: C, L2 clipping threshold of a whole update, within [1e-30, 1e30].
-        noise_multiplier: standard deviation of the noise in a sum, in units of 2 · clip_norm, as in
-            the Gaussian baselines: half of what other libraries call so.
+        noise_multiplier: standard deviation of the noise in a sum, in units of clip_norm, as other
+            libraries count it, within [2e-6, 2e6].
         cohort: n, fewest clients in a sum; each adds 1/n of the noise's variance.
         bits: per coordinate, 2 to 24: sums are taken modulo 2**bits.
         deviations: how many standard deviations of a sum's coordinate fit within half the range;
@@ -242,7 +248,7 @@ class AdditiveMechanism(IntegerUpdates, MechanismDefaults):
         Agarwal, Kairouz and Liu 2021 (Skellam); Agarwal et al. 2018 (binomial, cpSGD).
 
     Example:
-        >>> mechanism = AdditiveMechanism("skellam", clip_norm=1.0, noise_multiplier=2.0, cohort=2)
+        >>> mechanism = AdditiveMechanism("skellam", clip_norm=1.0, noise_multiplier=4.0, cohort=2)
         >>> update, root = np.full(5, 0.1, dtype=np.float32), Key.from_seed(0)
         >>> payloads = [mechanism.encode(update, root.fold_in(client)) for client in range(2)]
         >>> mechanism.mean(payloads).shape, mechanism.release(5, 1).trust
@@ -305,7 +311,8 @@ class AdditiveMechanism(IntegerUpdates, MechanismDefaults):
     def record(self) -> dict[str, Any]:
         # The kind of noise is the mechanism's name.
         fields = self._fields()
-        return {"mechanism": fields.pop("kind"), **fields}
+        kind = fields.pop("kind")
+        return {"mechanism": kind, **stored_parameters(kind, fields)}
 
 
 def round_within(steps: np.ndarray, bound: int, key: Key) -> np.ndarray:
@@ -410,7 +417,7 @@ def _plan(mechanism: Any, dimension: int) -> NoisePlan:
 
     def variance(norm: float) -> float:
         # Of a coordinate of the sum: signal, rounding, noise (DDG paper, Theorem 34).
-        noise = 4 * mechanism.noise_multiplier**2 * squared_bound(norm, size)
+        noise = mechanism.noise_multiplier**2 * squared_bound(norm, size)
         noise *= mechanism.noises
         return (cohort * norm) ** 2 / size + cohort / 4 + noise
 
@@ -427,7 +434,7 @@ def _plan(mechanism: Any, dimension: int) -> NoisePlan:
     scale = low / projection.norm_sent
     bound = math.floor(squared_bound(low, size))
     # The last factor is more than these roundings can take away: noise is never less than stated.
-    local = 4 * mechanism.noise_multiplier**2 * bound / shares * (1 + 2.0**-48)
+    local = mechanism.noise_multiplier**2 * bound / shares * (1 + 2.0**-48)
     if local > LARGEST_VARIANCE:
         fewer = most_bits(shares, mechanism.deviations)
         # With fewer bits than the noise alone takes, the grid has no step.
@@ -446,7 +453,7 @@ def _noisy_updates(setting: UpdateSetting) -> UpdateFamily:
     # With fewer than 2 bits the constructor's error says how many would hold the noise; more than
     # `most_bits` make the grid finer than the noise asks for.
     bits = min(max(setting.bits, 2), most_bits(setting.cohort))
-    return noise_family(setting, setting.cohort, (1e-6, 1e6), bits=bits)
+    return noise_family(setting, setting.cohort, (LEAST_MULTIPLIER, MOST_MULTIPLIER), bits=bits)
 
 
 HELP = {
@@ -472,8 +479,8 @@ class HelperNoise(IntegerUpdates, MechanismDefaults):
 
     Args:
         clip_norm: C, L2 clipping threshold of a whole update, within [1e-30, 1e30].
-        noise_multiplier: standard deviation of each party's noise over the L2 distance between two
-            sums that differ in one client, as in the Gaussian baselines.
+        noise_multiplier: standard deviation of each party's noise in a sum, in units of clip_norm,
+            as other libraries count it, within [2e-6, 2e6].
         clients: most clients in a sum, for which its range has room. No guarantee relies on it.
         server_noise: True if the server adds as much noise of its own, which protects clients from
             the helper, who may see the published models; False for a helper that never sees them.
@@ -499,7 +506,7 @@ class HelperNoise(IntegerUpdates, MechanismDefaults):
         docs/theory/helper-sums.md, Propositions 13 to 15 (who is protected from whom).
 
     Example:
-        >>> mechanism = HelperNoise(clip_norm=1.0, noise_multiplier=2.0, clients=2)
+        >>> mechanism = HelperNoise(clip_norm=1.0, noise_multiplier=4.0, clients=2)
         >>> update, root = np.full(5, 0.1, dtype=np.float32), Key.from_seed(0)
         >>> payloads = [mechanism.encode(update, root.fold_in(client)) for client in range(2)]
         >>> mechanism.mean(payloads, key=root.fold_in("parties")).shape, mechanism.cohort
@@ -584,7 +591,7 @@ class HelperNoise(IntegerUpdates, MechanismDefaults):
         return {**fields, "kind": "party noise", "parties": parties}
 
     def record(self) -> dict[str, Any]:
-        return {"mechanism": HELPER_NOISE, **self._fields()}
+        return {"mechanism": HELPER_NOISE, **stored_parameters(HELPER_NOISE, self._fields())}
 
 
 def describe_parties(server_noise: bool) -> str:
@@ -610,7 +617,11 @@ def _helped_updates(setting: UpdateSetting) -> UpdateFamily:
     # One party draws the whole noise, so its table limits the bits as that of one client does.
     bits = min(max(setting.bits, 2), most_bits(1))
     return noise_family(
-        setting, setting.cohort, (1e-6, 1e6), bits=bits, server_noise=setting.server_noise
+        setting,
+        setting.cohort,
+        (LEAST_MULTIPLIER, MOST_MULTIPLIER),
+        bits=bits,
+        server_noise=setting.server_noise,
     )
 
 
@@ -620,7 +631,7 @@ RECORDS = (
             kind,
             functools.partial(AdditiveMechanism, kind),
             HELP,
-            example={"clip_norm": 1.0, "noise_multiplier": 1.0},
+            example={"clip_norm": 1.0, "noise_multiplier": 2.0},
             tuning=Tuning(update=_noisy_updates),
             trusts=("aggregate",),
             whole_update=True,
@@ -633,7 +644,7 @@ RECORDS = (
         HELPER_NOISE,
         HelperNoise,
         {**HELP, "server_noise": "whether the server adds as much noise (default True)"},
-        example={"clip_norm": 1.0, "noise_multiplier": 1.0},
+        example={"clip_norm": 1.0, "noise_multiplier": 2.0},
         tuning=Tuning(update=_helped_updates),
         trusts=("aggregate",),
         whole_update=True,

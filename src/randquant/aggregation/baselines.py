@@ -30,9 +30,11 @@ from randquant.mechanisms.registry import (
     CLIP,
     CLIP_NORM,
     NOISE_MULTIPLIER,
+    STORED_MULTIPLIER,
     MechanismRecord,
     Tuning,
     noise_family,
+    stored_parameters,
 )
 from randquant.privacy.accounting.release_protocol import Release, update_distance
 from randquant.privacy.accounting.releases import GaussianRelease
@@ -121,8 +123,9 @@ class CentralGaussian(FloatPayloads, MechanismDefaults):
 
     Args:
         clip: per-coordinate clipping threshold, or None; or
-        noise_multiplier: standard deviation of the noise on the sum, over the L2 distance between
-            sums that differ in one client: 2 · clip · sqrt(dimension), or 2 · clip_norm.
+        noise_multiplier: standard deviation of the noise on the sum, in units of clip_norm, or of
+            clip · sqrt(dimension), the norm of the longest clipped update: as other libraries
+            count it, within [2e-100, 2e100].
         clip_norm: L2 clipping threshold of a whole update. Exactly one of clip and clip_norm.
 
     The noise is sampled in floating point: fit for comparison, not for deployment.
@@ -156,15 +159,14 @@ class CentralGaussian(FloatPayloads, MechanismDefaults):
                 "Expected a key, got key=None: the server of a gaussian draws the noise, so give "
                 "mean(payloads, key=rq.Key.generate())."
             )
-        # Two clipped updates are at most `distance` apart, whatever else is in the sum. The noise
-        # is that of the sum, however many answered: a mean of few has more of it.
+        # The noise is that of the sum, however many answered: a mean of few has more of it.
         mean = _mean_of_floats(payloads, dimension)
         if self.clip_norm is not None:
-            distance = 2 * self.clip_norm
+            longest = self.clip_norm
         else:
             assert self.clip is not None
-            distance = 2 * self.clip * math.sqrt(dimension)
-        noise = self.noise_multiplier * distance / len(payloads) * _normals(dimension, key)
+            longest = self.clip * math.sqrt(dimension)
+        noise = self.noise_multiplier * longest / len(payloads) * _normals(dimension, key)
         return (mean + noise).astype(np.float32)
 
     def release(
@@ -191,7 +193,7 @@ class CentralGaussian(FloatPayloads, MechanismDefaults):
     def expected_error(self, dimension: int) -> CoordinateError:
         if self.clip_norm is None:
             raise error_unknown(self)
-        return CoordinateError(0.0, sum_noise=self.noise_multiplier * 2 * self.clip_norm)
+        return CoordinateError(0.0, sum_noise=self.noise_multiplier * self.clip_norm)
 
     def audit_inputs(self, neighboring: Neighboring = "replace_one") -> tuple[float, float]:
         return ClippedSGD(self.clip, self.clip_norm).audit_inputs(neighboring)
@@ -200,10 +202,10 @@ class CentralGaussian(FloatPayloads, MechanismDefaults):
         multiplier, norm = float(self.noise_multiplier), self.clip_norm
         clip = "coordinates" if norm is None else "norm"
         update = unrotated(clip, norm or self.clip or 0.0, dimension)
-        return {"kind": "gaussian noise", "noise_multiplier": multiplier, "update": update}
+        return {"kind": "gaussian noise", STORED_MULTIPLIER: multiplier, "update": update}
 
     def record(self) -> dict[str, Any]:
-        return {"mechanism": "gaussian", **asdict(self)}
+        return {"mechanism": "gaussian", **stored_parameters("gaussian", asdict(self))}
 
 
 def gaussian(
@@ -224,8 +226,8 @@ class LocalGaussian(FloatPayloads, MechanismDefaults):
 
     Args:
         clip_norm: L2 clipping threshold of a whole update, within [1e-30, 1e30].
-        noise_multiplier: standard deviation of each client's noise, over the L2 distance
-            2 · clip_norm between two clipped updates.
+        noise_multiplier: standard deviation of each client's noise, in units of clip_norm, as other
+            libraries count it, within [2e-100, 2e100].
 
     The noise is sampled in floating point: fit for comparison, not for deployment.
 
@@ -246,7 +248,7 @@ class LocalGaussian(FloatPayloads, MechanismDefaults):
 
     @property
     def deviation(self) -> float:
-        return self.noise_multiplier * 2 * self.clip_norm
+        return self.noise_multiplier * self.clip_norm
 
     def noisy(self, update: Update, key: Key) -> np.ndarray:
         """Add noise to the clipped update: (d,) float64."""
@@ -288,10 +290,10 @@ class LocalGaussian(FloatPayloads, MechanismDefaults):
     def certified(self, dimension: int) -> dict[str, Any]:
         multiplier = float(self.noise_multiplier)
         update = unrotated("norm", self.clip_norm, dimension)
-        return {"kind": "gaussian noise", "noise_multiplier": multiplier, "update": update}
+        return {"kind": "gaussian noise", STORED_MULTIPLIER: multiplier, "update": update}
 
     def record(self) -> dict[str, Any]:
-        return {"mechanism": "local-gaussian", **asdict(self)}
+        return {"mechanism": "local-gaussian", **stored_parameters("local-gaussian", asdict(self))}
 
 
 @final
@@ -301,7 +303,8 @@ class SignSGD(MechanismDefaults):
 
     Args:
         clip_norm: L2 clipping threshold of a whole update, within [1e-30, 1e30].
-        noise_multiplier: standard deviation s of each client's noise, over 2 · clip_norm.
+        noise_multiplier: standard deviation of each client's noise, in units of clip_norm, as other
+            libraries count it, within [2e-100, 2e100]; s below is the deviation itself.
 
     Guarantees:
         The signs are computed from the local Gaussian's noisy update, so its bound holds.
@@ -383,15 +386,15 @@ class SignSGD(MechanismDefaults):
         return self._noise.certified(dimension)
 
     def record(self) -> dict[str, Any]:
-        return {"mechanism": "sign-sgd", **asdict(self)}
+        return {"mechanism": "sign-sgd", **stored_parameters("sign-sgd", asdict(self))}
 
 
 def _multiplier(
     noise_multiplier: float, neighboring: Neighboring, examples: int | None = None
 ) -> float:
     validate.choice("neighboring", neighboring, NEIGHBORINGS)
-    # The parameter counts in distances of two updates, 2 · clip_norm; neighbours may be closer.
-    multiplier = noise_multiplier * (2 / update_distance(1.0, neighboring, examples=examples))
+    # From the deviation in norms of the longest update to that in distances of two neighbours.
+    multiplier = noise_multiplier * (1 / update_distance(1.0, neighboring, examples=examples))
     # Some roundings of an example's share; less noise is the safe side.
     return multiplier if examples is None else multiplier * (1 - 8 * UNIT)
 
@@ -405,7 +408,7 @@ def _normals(count: int, key: Key) -> np.ndarray:
 
 def _check_noise(noise_multiplier: float) -> None:
     # Its square, and the inverse of that, are then finite and positive floats.
-    validate.real("noise_multiplier", noise_multiplier, low=1e-100, high=1e100)
+    validate.real("noise_multiplier", noise_multiplier, low=2e-100, high=2e100)
 
 
 def _check_thresholds(clip: float | None, clip_norm: float | None) -> None:
@@ -455,7 +458,7 @@ RECORDS = (
         "gaussian",
         gaussian,
         {"clip": CLIP, "clip_norm": CLIP_NORM, "noise_multiplier": NOISE_MULTIPLIER},
-        example={"clip_norm": 1.0, "noise_multiplier": 1.0},
+        example={"clip_norm": 1.0, "noise_multiplier": 2.0},
         trusts=("central",),
         whole_update=True,
         baseline=True,
@@ -465,7 +468,7 @@ RECORDS = (
         "local-gaussian",
         LocalGaussian,
         {"clip_norm": CLIP_NORM, "noise_multiplier": NOISE_MULTIPLIER},
-        example={"clip_norm": 1.0, "noise_multiplier": 1.0},
+        example={"clip_norm": 1.0, "noise_multiplier": 2.0},
         tuning=Tuning(update=noise_family),
         trusts=("local",),
         whole_update=True,
@@ -476,7 +479,7 @@ RECORDS = (
         "sign-sgd",
         SignSGD,
         {"clip_norm": CLIP_NORM, "noise_multiplier": NOISE_MULTIPLIER},
-        example={"clip_norm": 1.0, "noise_multiplier": 0.5},
+        example={"clip_norm": 1.0, "noise_multiplier": 1.0},
         tuning=Tuning(update=noise_family),
         trusts=("local",),
         whole_update=True,

@@ -13,7 +13,15 @@ from randquant._internal import files, validate
 from randquant.aggregation.channel_mechanisms import ChannelMechanism, VectorMechanism
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.channels.channel import Channel
-from randquant.mechanisms.registry import MechanismRecord, add, build, known_mechanisms, records_in
+from randquant.mechanisms.registry import (
+    MechanismRecord,
+    add,
+    build,
+    known_mechanisms,
+    parameters_from_file,
+    records_in,
+    stored_parameters,
+)
 from randquant.privacy.certificates.coordinate import channel_from_record
 from randquant.privacy.certificates.sum_curvature import check_work
 from randquant.privacy.guarantee import Trust
@@ -182,7 +190,7 @@ def from_record(
 
     Example:
         >>> from randquant.aggregation import SignSGD
-        >>> mechanism = SignSGD(clip_norm=1.0, noise_multiplier=2.0)
+        >>> mechanism = SignSGD(clip_norm=1.0, noise_multiplier=4.0)
         >>> from_record(mechanism.record()) == mechanism
         True
     """
@@ -195,7 +203,8 @@ def from_record(
     kind = known_name(fields.pop("mechanism", None), kinds)
     # Before the constructor is called: a stranger's record may have any fields, and the error
     # should name those of the file.
-    _check_fields(kinds[kind], fields)
+    fields = parameters_from_file(kind, fields)
+    _check_fields(kind, kinds[kind], fields)
     if "channel" in fields:
         summed = fields.get("trust") == "aggregate"
         clients = validate.whole("cohort", fields.get("cohort", 1), low=1) if summed else 1
@@ -209,8 +218,12 @@ def from_record(
     return kinds[kind](**fields)
 
 
-def _check_fields(constructor: Callable[..., UpdateMechanism], fields: Mapping[str, Any]) -> None:
-    parameters = inspect.signature(constructor).parameters
+def _check_fields(
+    kind: str, constructor: Callable[..., UpdateMechanism], fields: Mapping[str, Any]
+) -> None:
+    # All by their names in files.
+    parameters = stored_parameters(kind, inspect.signature(constructor).parameters)
+    fields = stored_parameters(kind, fields)
     wanted = [name for name, each in parameters.items() if each.default is each.empty]
     if unknown := sorted(map(str, fields.keys() - parameters.keys())):
         raise ValueError(f"Expected fields {', '.join(parameters)}, got {', '.join(unknown)} too.")
@@ -257,9 +270,9 @@ def save(mechanism: UpdateMechanism, path: str | Path) -> None:
         >>> import tempfile
         >>> from randquant.aggregation import SignSGD
         >>> path = tempfile.mktemp(suffix=".json")
-        >>> save(SignSGD(clip_norm=1.0, noise_multiplier=2.0), path)
+        >>> save(SignSGD(clip_norm=1.0, noise_multiplier=4.0), path)
         >>> load(path)
-        SignSGD(clip_norm=1.0, noise_multiplier=2.0)
+        SignSGD(clip_norm=1.0, noise_multiplier=4.0)
     """
     wanted = "a mechanism for whole updates, such as VectorMechanism(channel, clip_norm)"
     validate.answers("mechanism", mechanism, wanted, "record", "encode", "release")

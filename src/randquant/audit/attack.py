@@ -236,7 +236,7 @@ def worst_inputs(
 
     Example:
         >>> from randquant.aggregation.baselines import LocalGaussian
-        >>> worst_inputs(LocalGaussian(clip_norm=1.0, noise_multiplier=1.0), 2)[0]
+        >>> worst_inputs(LocalGaussian(clip_norm=1.0, noise_multiplier=2.0), 2)[0]
         array([1024., 1024.], dtype=float32)
     """
     dimension = validate.whole("dimension", dimension, low=1, high=MAX_DECODED_NUMBERS)

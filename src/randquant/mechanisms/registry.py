@@ -189,7 +189,7 @@ class UpdateFamily:
 def noise_family(
     setting: UpdateSetting,
     clients: int = 1,
-    reach: tuple[float, float] = (1e-12, 1e12),
+    reach: tuple[float, float] = (2e-12, 2e12),
     **fixed: Any,
 ) -> UpdateFamily:
     """Return the family of a mechanism that adds noise, by its `noise_multiplier`.
@@ -201,12 +201,11 @@ def noise_family(
         fixed: its other parameters, except `clip_norm`.
     """
     parameters = {"clip_norm": setting.clip_norm, **fixed}
-    # The unit of a noise multiplier is the distance of two updates, under either relation.
-    distance = 2 * setting.clip_norm * setting.part
+    norm = setting.clip_norm * setting.part
     return UpdateFamily(
         lambda t: {**parameters, "noise_multiplier": six_digits(t)},
         reach,
-        lambda deviation: deviation * math.sqrt(clients) / distance,
+        lambda deviation: deviation * math.sqrt(clients) / norm,
     )
 
 
@@ -409,10 +408,81 @@ INPUTS = "vertices between which inputs are dithered"
 DENSITY = "samples of the input, as A,B,... or @FILE; uniform unless given"
 REACH = "largest magnitude of a searched level"
 VALUES = "increasing values of the codes, as A,B,..."
-# Under both relations. Other libraries divide by clip_norm: theirs is twice ours for equal noise.
-NOISE_MULTIPLIER = (
-    "standard deviation of the noise over 2 * clip_norm: half the multiplier of other libraries"
-)
+# Under both relations, as other libraries count it.
+NOISE_MULTIPLIER = "standard deviation of the noise in units of clip_norm, as in other libraries"
+
+
+# How files have a noise multiplier. Version 0.1.0 counted it in units of 2 * clip_norm, and its
+# files say so by the name `noise_multiplier`: that name has its old meaning in every file, and
+# today's files have another name, so that neither is taken for the other.
+
+STORED_MULTIPLIER = "noise_in_clip_norms"
+"""Name of a `noise_multiplier` in files: the noise's standard deviation in units of clip_norm."""
+
+WITH_MULTIPLIER = (
+    "binomial", "discrete-gaussian", "gaussian", "helper-noise", "local-gaussian", "sign-sgd",
+    "skellam",
+)  # fmt: skip
+"""The mechanisms of version 0.1.0 that have a noise multiplier. One's own may have a parameter of
+that name, which means in files what it means in Python."""
+
+
+def stored_parameters(mechanism: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a mechanism's parameters as files have them.
+
+    Example:
+        >>> stored_parameters("sign-sgd", {"clip_norm": 1.0, "noise_multiplier": 4.0})
+        {'clip_norm': 1.0, 'noise_in_clip_norms': 4.0}
+    """
+    return _renamed(mechanism, parameters, "noise_multiplier", STORED_MULTIPLIER)
+
+
+def parameters_from_file(mechanism: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a mechanism's parameters from its fields in a file, those of version 0.1.0 too.
+
+    Example:
+        >>> parameters_from_file("sign-sgd", {"noise_multiplier": 2.0})  # in units of 2 * clip_norm
+        {'noise_multiplier': 4.0}
+        >>> parameters_from_file("sign-sgd", {"noise_in_clip_norms": 4.0})
+        {'noise_multiplier': 4.0}
+    """
+    if mechanism in WITH_MULTIPLIER and "noise_multiplier" in fields:
+        if STORED_MULTIPLIER in fields:
+            raise ValueError(
+                f"Expected one of noise_multiplier and {STORED_MULTIPLIER}, got both: they count "
+                "the same noise in different units."
+            )
+        validate.real("noise_multiplier", fields["noise_multiplier"])
+        # The only place where the old unit becomes today's; exact, as is all that follows from it.
+        return {**fields, "noise_multiplier": 2 * validate.number(fields["noise_multiplier"])}
+    return _renamed(mechanism, fields, STORED_MULTIPLIER, "noise_multiplier")
+
+
+def parameters_of_0_1_0(mechanism: str, stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a mechanism's stored parameters as version 0.1.0 would have stored them.
+
+    Digests of runs are made of these, so that a run of that version is known again.
+
+    Example:
+        >>> parameters_of_0_1_0("sign-sgd", {"noise_in_clip_norms": 4.0})
+        {'noise_multiplier': 2.0}
+    """
+    fields = _renamed(mechanism, stored, STORED_MULTIPLIER, "noise_multiplier")
+    if fields.keys() == stored.keys():
+        return fields
+    value = fields["noise_multiplier"]
+    # An integer was stored as one, and a digest tells 2 from 2.0.
+    whole = type(value) is int and value % 2 == 0
+    return {**fields, "noise_multiplier": value // 2 if whole else value / 2}
+
+
+def _renamed(
+    mechanism: str, parameters: Mapping[str, Any], before: str, after: str
+) -> dict[str, Any]:
+    # In the same order.
+    if mechanism not in WITH_MULTIPLIER:
+        return dict(parameters)
+    return {after if name == before else name: value for name, value in parameters.items()}
 
 
 # The table of all mechanisms by name, from their own modules or registered by a user.

@@ -324,7 +324,7 @@ def calibrate(
         >>> from randquant.planning.calibration import OutOfReach
         >>> found = calibrate(lambda z: LocalGaussian(1.0, z), 8.0, 1e-6, 1000, rounds=5)
         >>> round(found.noise, 3), 7.99 < found.guarantee.epsilon <= 8
-        (1.461, True)
+        (2.921, True)
         >>> try:
         ...     calibrate(lambda z: LocalGaussian(1.0, z), 8.0, 0.0, 1000, rounds=5)
         ... except OutOfReach as error:

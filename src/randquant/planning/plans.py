@@ -137,7 +137,7 @@ def _text(number: Any) -> str:
 
 
 def gaussian_multiplier(epsilon: float, delta: float, rounds: int) -> float:
-    """Smallest noise multiplier with which Gaussian noise meets a target.
+    """Smallest deviation of Gaussian noise, over the sensitivity, that meets a target.
 
     Args:
         epsilon: in nats, > 0.
@@ -145,8 +145,9 @@ def gaussian_multiplier(epsilon: float, delta: float, rounds: int) -> float:
         rounds: number of releases; a client takes part in each.
 
     Returns:
-        The noise multiplier, from the exact (epsilon, delta) of a Gaussian: `rounds` releases are
-        equivalent to one with sqrt(rounds) times the sensitivity. Infinity for delta = 0.
+        Standard deviation over sensitivity (which is 2 · clip_norm under `replace_one`), from the
+        exact (epsilon, delta) of a Gaussian: `rounds` releases are equivalent to one with
+        sqrt(rounds) times the sensitivity. Infinity for delta = 0.
 
     References:
         Balle and Wang 2018, Theorem 8.
@@ -183,7 +184,7 @@ def one_bit_excess(size: int, sharing: int, multiplier: float, distance: float =
     Args:
         size: coordinates of a rotated update.
         sharing: how many clients share the noise: the cohort under a secure sum, else 1.
-        multiplier: the Gaussian's noise multiplier at the same guarantee.
+        multiplier: the Gaussian's deviation over the sensitivity at the same guarantee.
         distance: largest distance of neighbouring updates, in units of clip_norm.
 
     Returns:
@@ -290,7 +291,7 @@ class Need:
 
     @property
     def multiplier(self) -> float:
-        """About the noise multiplier of Gaussian noise that meets the target."""
+        """About the deviation over the sensitivity of Gaussian noise that meets the target."""
         if self.cohorts is None:
             return gaussian_multiplier(self.epsilon, self.delta, self.participations)
         multiplier = self.cohorts.gaussian_multiplier(

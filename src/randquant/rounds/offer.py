@@ -18,6 +18,7 @@ from randquant.aggregation.clipping import scale_to_norm, shorten
 from randquant.aggregation.layout import BUFFER_MODES, Buffers
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.registry import all_mechanisms, from_record
+from randquant.mechanisms.registry import parameters_of_0_1_0
 from randquant.privacy.accounting.release_protocol import Release
 from randquant.privacy.accounting.sampling import run_release
 from randquant.privacy.guarantee import Neighboring, Trust
@@ -165,7 +166,7 @@ class Offer:
                 "or no clip_norm: take a server's step with a rate, such as FedAvg()."
             )
         # Once, with the offer: certifying a channel may take seconds.
-        object.__setattr__(self, "_text", self._to_json())
+        object.__setattr__(self, "_text", self._to_json(self.mechanism.record()))
 
     @property
     def largest(self) -> int:
@@ -259,11 +260,11 @@ class Offer:
         """
         return self._text
 
-    def _to_json(self) -> str:
+    def _to_json(self, mechanism: Mapping[str, Any]) -> str:
         size = {"format": FORMAT, "dimension": self.dimension, "examples": self.examples}
         trained = {"parts": self.parts, "buffers": self.buffers, "scaled": self.scaled}
         numbers = {} if self.scalars is None else {"beside": _scalars_record(self.scalars)}
-        fields = {**self.mechanism.record(), **size, **trained, **numbers}
+        fields = {**mechanism, **size, **trained, **numbers}
         # Sorted, so that the text does not depend on the order in which fields were filled in.
         return json.dumps(to_json(fields), sort_keys=True)
 
@@ -288,6 +289,13 @@ class Offer:
     @property
     def digest(self) -> str:
         return hashlib.sha256(self._text.encode()).hexdigest()
+
+    @property
+    def digest_of_0_1_0(self) -> str:
+        """The digest of the text in which version 0.1.0 wrote the offer: its runs name it so."""
+        record = self.mechanism.record()
+        text = self._to_json(parameters_of_0_1_0(record["mechanism"], record))
+        return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _scalars_record(scalars: AuxiliaryNumbers) -> dict[str, Any]:

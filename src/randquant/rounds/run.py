@@ -258,7 +258,8 @@ class ServerRun:
         # The digest covers mechanism, dimension and trained arrays; what is not trained is compared
         # by name, shape and dtype.
         run, arrays = {"offer": offer.digest, "step": step_name}, _named(stored, MODEL_PREFIX)
-        if stored.run != run or _kinds(arrays) != _kinds(model):
+        began = run, {**run, "offer": offer.digest_of_0_1_0}
+        if stored.run not in began or _kinds(arrays) != _kinds(model):
             raise ValueError(
                 f"Expected {self.store.path} to be of this mechanism, model and step, "
                 f"{_kept(run, model)}, got {_kept(stored.run, arrays)}: choose another folder."

@@ -27,6 +27,11 @@ from randquant.aggregation.registry import (
     update_mechanism,
 )
 from randquant.local_training.local import Local
+from randquant.mechanisms.registry import (
+    parameters_from_file,
+    parameters_of_0_1_0,
+    stored_parameters,
+)
 from randquant.planning.plans import Privacy
 from randquant.privacy.accounting.sampling import HiddenCohorts
 from randquant.privacy.guarantee import DEFAULT_DELTA, NEIGHBORINGS, Trust
@@ -204,7 +209,9 @@ class TrainConfig:
 
     task: Task
     mechanism: Mechanism[str]
-    parameters: Mechanism[Mapping[str, Any]] = field(default_factory=dict)
+    parameters: Mechanism[Mapping[str, Any]] = field(
+        default_factory=dict, metadata=formatting.stored_as("parameters", "stored_parameters")
+    )
     cohort: Clients[Count] = field(kw_only=True)
     rounds: declared.Server[Rounds] = 50
     delta: declared.Privacy[Delta] = DEFAULT_DELTA
@@ -257,7 +264,16 @@ class TrainConfig:
         for part, kind in PARTS.items():
             if part in fields:
                 fields[part] = from_json(kind, fields[part])
+        fields["parameters"] = _read_parameters(fields.get("mechanism"), fields.get("parameters"))
         return from_json(cls, fields)
+
+    @property
+    def stored_parameters(self) -> dict[str, Any]:
+        """The mechanism's parameters as files have them."""
+        # Those of an object are its record, which is as files have it.
+        if self.own_mechanism:
+            return dict(self.parameters)
+        return stored_parameters(self.mechanism, self.parameters)
 
     @property
     def own_mechanism(self) -> bool:
@@ -283,6 +299,16 @@ class TrainConfig:
         if self.trust != "model":
             return None
         return HiddenCohorts(self.privacy.sampling, self.task.population, self.cohort, self.rounds)
+
+
+def _read_parameters(mechanism: Any, stored: Any) -> Any:
+    # Also those of version 0.1.0, which counted noise in another unit.
+    if not isinstance(stored, Mapping):
+        return {} if stored is None else stored
+    if mechanism != OWN:
+        return parameters_from_file(mechanism, stored)
+    own = stored.get("mechanism", "")
+    return stored_parameters(own, parameters_from_file(own, stored))
 
 
 NAMES = (
@@ -394,7 +420,10 @@ def digest(config: TrainConfig) -> str:
 
     The guarantee covers every round, so all rounds must use one configuration.
     """
-    fields = to_json({name: setting_value(config, name) for name in NAMES})
+    settings = {name: setting_value(config, name) for name in NAMES}
+    own = config.parameters.get("mechanism", "") if config.own_mechanism else config.mechanism
+    settings["parameters"] = parameters_of_0_1_0(own, config.stored_parameters)
+    fields = to_json(settings)
     # With a cap, `sample_capped` draws cohorts that depend on the number of rounds.
     fixed = () if config.privacy.max_participations is None else ("rounds",)
     # The query for statistics has spent a share of both, see `standardization_query`.
@@ -513,7 +542,7 @@ def configured_mechanism(config: TrainConfig) -> UpdateMechanism:
     Example:
         >>> from randquant import Privacy
         >>> from randquant.training.config import Task
-        >>> noise = {"clip_norm": 1.0, "noise_multiplier": 2.0}
+        >>> noise = {"clip_norm": 1.0, "noise_multiplier": 4.0}
         >>> config = TrainConfig(Task(200), "local-gaussian", noise, cohort=40, trust=None,
         ...                      privacy=Privacy(clip_norm=None))
         >>> configured_mechanism(config).trust
@@ -579,7 +608,7 @@ def mechanism_record(mechanism: UpdateMechanism) -> dict[str, Any]:
 
     Example:
         >>> from randquant.aggregation import SignSGD
-        >>> mechanism_record(SignSGD(clip_norm=1.0, noise_multiplier=2.0))["mechanism"]
+        >>> mechanism_record(SignSGD(clip_norm=1.0, noise_multiplier=4.0))["mechanism"]
         'sign-sgd'
     """
     try:
@@ -603,8 +632,9 @@ def mechanism_fingerprint(config: TrainConfig, mechanism: UpdateMechanism, dimen
         return channel_text
     kind = type(mechanism)
     record = mechanism_record(mechanism)
-    # By the module of version 0.1.0: a class that has moved since is still the mechanism that the
-    # run began with.
+    record = parameters_of_0_1_0(record.get("mechanism", ""), record)
+    # By the module and the record of version 0.1.0: a class that has moved since is still the
+    # mechanism that the run began with.
     facts: list[Any] = [recorded_module(kind), kind.__qualname__, channel_text, record]
     if not record:
         facts.append(_costs(mechanism, dimension))

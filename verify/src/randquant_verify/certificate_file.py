@@ -153,7 +153,7 @@ KINDS = {
     "codes": {"channel": CHANNEL, "hidden": HIDDEN},
     "integer noise": {"grid": GRID, "noise": SHARE, "hidden": HIDDEN},
     "party noise": {"grid": GRID, "noise": PARTY, "parties": PARTIES, "hidden": HIDDEN},
-    "gaussian noise": {"noise_multiplier": real(above=True), "hidden": HIDDEN},
+    "gaussian noise": {"noise_in_clip_norms": real(above=True), "hidden": HIDDEN},
     "table": {"noise": ANY_SHARE, **TABLE},
     "party table": {"noise": PARTY, "parties": PARTIES, **TABLE},
     "spent": {"counts_on": COUNTS_ON, **GUARANTEE},

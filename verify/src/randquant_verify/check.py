@@ -306,8 +306,10 @@ def squared_mu(release: SimpleNamespace, claim: SimpleNamespace) -> Interval:
     accounting.md, Proposition 7; gaussian.md, Propositions 1 and 4; statistics.md, Proposition 5.
     """
     if release.kind == "gaussian noise":
-        whole = SimpleNamespace(unit="client", relation="replace_one")
-        ratio = distance(release, claim) / (distance(release, whole) * release.noise_multiplier)
+        # From zeros the longest update is as far as its norm, in which the noise is counted.
+        zeroed = SimpleNamespace(unit="client", relation="zero_out")
+        deviation = distance(release, zeroed) * release.noise_in_clip_norms
+        ratio = distance(release, claim) / deviation
         return ratio * ratio
     if hasattr(release, "blocks"):
         square = record_distance(release, claim, False)

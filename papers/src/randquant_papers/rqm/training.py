@@ -185,10 +185,11 @@ def _gaussian(reference: PaperConfig) -> PaperConfig:
     return _gauss(reference, math.exp(high))
 
 
-def _gauss(reference: PaperConfig, multiplier: float) -> PaperConfig:
+def _gauss(reference: PaperConfig, relative: float) -> PaperConfig:
+    # Relative to the distance of two updates, twice the norm of the longest.
     clip = reference.parameters["clip"]
     return equal.with_mechanism(
-        reference, "gaussian", {"clip": clip, "noise_multiplier": multiplier}
+        reference, "gaussian", {"clip": clip, "noise_multiplier": 2 * relative}
     )
 
 

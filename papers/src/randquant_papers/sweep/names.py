@@ -23,7 +23,7 @@ def folder(config: PaperConfig) -> str:
         for each in dataclasses.fields(config)
         if getattr(config, each.name) != default(each)
     }
-    text = json.dumps(_plain({**fields, "parameters": config.parameters}), sort_keys=True)
+    text = json.dumps(_plain({**fields, "parameters": config.stored_parameters}), sort_keys=True)
     return f"{config.mechanism}-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
 
 

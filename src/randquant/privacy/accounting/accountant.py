@@ -145,7 +145,7 @@ def account_at(releases: Sequence[Release], delta: float, order: float) -> float
 
     Example:
         >>> from randquant.privacy.accounting.releases import GaussianRelease
-        >>> release = GaussianRelease(noise_multiplier=2.0, dimension=5, rounds=1)
+        >>> release = GaussianRelease(relative_deviation=2.0, dimension=5, rounds=1)
         >>> [round(account_at([release], 1e-5, order), 2) for order in (8.0, 64.0)]
         [2.21, 8.1]
     """

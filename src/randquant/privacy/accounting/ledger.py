@@ -44,7 +44,7 @@ class Ledger:
 
     Example:
         >>> from randquant.aggregation.registry import update_mechanism
-        >>> mechanism = update_mechanism("local-gaussian", {"clip_norm": 1, "noise_multiplier": 9})
+        >>> mechanism = update_mechanism("local-gaussian", {"clip_norm": 1, "noise_multiplier": 18})
         >>> ledger = Ledger(mechanism, 100, delta=1e-5)
         >>> [round(ledger.epsilon(rounds), 3) for rounds in (0, 1, 10)]
         [0.0, 0.382, 1.347]

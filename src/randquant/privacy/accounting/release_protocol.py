@@ -22,7 +22,8 @@ class ReleaseDefaults(Protocol):
         unit: the protected unit, all data of a `client`, or one `example` of a client.
         coordinate_channel: the channel of each of the `releases` coordinates, if each is clipped by
             itself; None if coordinates are bounded jointly, or do not go through one channel.
-        gaussian_multiplier: the noise multiplier of every round if the mechanism is Gaussian.
+        gaussian_multiplier: standard deviation over sensitivity in every round, if the noise is
+            Gaussian.
         squared_mu: squared distance over variance of Gaussian noise that dominates all rounds
             together; None if none is known. Each round is dominated by its share of that noise, for
             every set of outcomes and in both orders of the neighbours, so that rounds and releases

@@ -270,8 +270,9 @@ class GaussianRelease(_Sums):
     """Whole updates, or sums of them, released with Gaussian noise.
 
     Attributes:
-        noise_multiplier: standard deviation over the largest L2 distance between neighbouring sums,
-            or between two updates of one client.
+        relative_deviation: the noise's standard deviation over the sensitivity, the largest L2
+            distance between neighbouring sums or between two updates of one client. It is no
+            noise multiplier, which is over clip_norm: two updates may be 2 · clip_norm apart.
         dimension: coordinates of one update.
         rounds: rounds that the client takes part in.
         trust: `central` if a trusted server adds the noise to a sum, `local` if each client adds
@@ -285,7 +286,7 @@ class GaussianRelease(_Sums):
         ValueError, TypeError: an argument is out of bounds or of the wrong kind.
     """
 
-    noise_multiplier: float
+    relative_deviation: float
     dimension: int
     rounds: int
     trust: Trust = "central"
@@ -297,7 +298,7 @@ class GaussianRelease(_Sums):
         check_words(self.trust, self.neighboring, ("local", "central"))
         validate.flag("one_example", self.one_example)
         # Squares of numbers outside these bounds would overflow or underflow.
-        validate.real("noise_multiplier", self.noise_multiplier, low=1e-100, high=1e101)
+        validate.real("relative_deviation", self.relative_deviation, low=1e-100, high=1e101)
         check_size(self.dimension, self.rounds)
 
     @property
@@ -306,21 +307,21 @@ class GaussianRelease(_Sums):
         return 0.0
 
     def renyi(self, order: float) -> float:
-        """Return rounds · order / (2 · noise_multiplier^2) (Mironov 2017, Proposition 7)."""
+        """Return rounds · order / (2 · relative_deviation^2) (Mironov 2017, Proposition 7)."""
         order = validate.renyi_order(order)
         if self.rounds == 0:
             return 0.0
         # theory/accounting.md, Proposition 7. Four roundings.
-        return rounded_up(self.rounds * order / (2 * self.noise_multiplier**2))
+        return rounded_up(self.rounds * order / (2 * self.relative_deviation**2))
 
     @property
     def gaussian_multiplier(self) -> float:
-        return self.noise_multiplier
+        return self.relative_deviation
 
     @property
     def squared_mu(self) -> float:
         # Many Gaussian releases are one: theory/gaussian.md, Proposition 1; two roundings.
-        return rounded_up(self.rounds / self.noise_multiplier**2)
+        return rounded_up(self.rounds / self.relative_deviation**2)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -477,7 +477,7 @@ class Sampled(ReleaseDefaults):
 
     Example:
         >>> import randquant as rq
-        >>> one = rq.GaussianRelease(noise_multiplier=1.0, dimension=650, rounds=1)
+        >>> one = rq.GaussianRelease(relative_deviation=1.0, dimension=650, rounds=1)
         >>> print(rq.account([Sampled(one, rate=0.02, rounds=300, scheme="fixed")], delta=1e-5))
         epsilon <= 2.51194 at delta = 1e-05 (replace_one, central trust, hidden cohorts)
     """
@@ -508,7 +508,7 @@ class Sampled(ReleaseDefaults):
 
         Example:
             >>> import randquant as rq
-            >>> one = rq.GaussianRelease(noise_multiplier=1.0, dimension=650, rounds=1)
+            >>> one = rq.GaussianRelease(relative_deviation=1.0, dimension=650, rounds=1)
             >>> Sampled.from_cohort(one, population=200, cohort=4, rounds=300).scheme
             'fixed'
         """
@@ -663,9 +663,10 @@ class HiddenCohorts:
         return Sampled(one, rate, rounds, self.draw, everybody, absent, self.models)
 
     def gaussian_multiplier(self, epsilon: float, delta: float, neighboring: Neighboring) -> float:
-        """Estimate the least noise multiplier with which Gaussian noise on sums meets a target.
+        """Estimate the least relative deviation of Gaussian noise on sums that meets a target.
 
-        Relative to the distance of updates under `replace_one`; infinite if none is found.
+        Relative to the distance of updates under `replace_one`, 2 · clip_norm; infinite if none is
+        found.
         """
         return _least_multiplier(self, epsilon, delta, neighboring)
 
