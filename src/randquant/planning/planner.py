@@ -348,12 +348,13 @@ def _entry(name: str, need: Need, multiplier: float) -> Candidate:
 
 
 def _accounted(need: Need) -> float:
-    """Noise multiplier of Gaussian noise under our accountant, where the searches start."""
+    """Relative deviation of Gaussian noise under our accountant, where the searches start."""
     if need.cohorts is not None:
         return need.cohorts.gaussian_multiplier(need.epsilon, need.delta, need.privacy.neighboring)
     try:
+        # Relative to the distance of two updates, twice the clip norm.
         return calibrate(
-            lambda noise: LocalGaussian(need.clip_norm, noise),
+            lambda relative: LocalGaussian(need.clip_norm, 2 * relative),
             need.epsilon,
             need.delta,
             need.dimension,
