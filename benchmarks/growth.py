@@ -178,7 +178,7 @@ def among_clients(at: Point, meter: Meter) -> None:
 def _prio3(at: Point) -> tuple[Prio3, list]:
     length, bits = at["coordinates"], at["bits"]
     chunk = chunk_length(length * bits)
-    prio3 = Prio3(SumVec(Field64, length, 2**bits - 1, chunk), 0xFFFFFFFF, 2, 3)
+    prio3 = Prio3(SumVec(Field64, length, 2**bits - 1, chunk), 0xFFFFFFFF, 3)
     codes = np.random.default_rng(0).integers(0, 2**bits, length, dtype=np.uint8)
     return prio3, [codes, os.urandom(16), os.urandom(prio3.RAND_SIZE)]
 

@@ -8,7 +8,7 @@ from unittest import mock
 
 import numpy as np
 from helper_sums import PINNED, terms_of
-from proofs_oracle import slow
+from proofs_oracle import SLOW
 from vdaf_reports import Claimed
 
 from randquant.secure_sums import (
@@ -54,7 +54,7 @@ def lie(terms, client, entries):
     honest = proven.prio3_for(terms)
     chunk = honest.flp.valid.GADGET.ARITY // 2
     circuit = Claimed(Field64, terms.dimension, terms.largest, chunk)
-    liar = Prio3(circuit, honest.ID, 2, honest.PROOFS)
+    liar = Prio3(circuit, honest.ID, honest.PROOFS)
     with (
         mock.patch.object(proven, "prio3_for", return_value=liar),
         mock.patch.object(proven, "check_codes"),
@@ -71,7 +71,7 @@ def two_randomnesses(terms, client):
     zero, and so are all outputs.
     """
     prio3, digest, seed = proven.prio3_for(terms), terms.digest, os.urandom(32)
-    flp, field, oracle = prio3.flp, prio3.field, slow("Field64")
+    flp, field, oracle = prio3.flp, prio3.field, SLOW
     ctx, nonce, share = proven.proof_context(digest), os.urandom(16), proven.helper_share(seed)
     helper_meas = prio3.helper_meas_share(ctx, 1, share.share)
     leader_meas = field.vec_sub(field.vector([1] * terms.dimension), helper_meas)

@@ -13,11 +13,9 @@ from randquant.secure_sums import (
     SumVec,
     decode_input_share,
     decode_public_share,
-    decode_verifier_message,
     decode_verifier_share,
     encode_input_share,
     encode_public_share,
-    encode_verifier_message,
     encode_verifier_share,
 )
 
@@ -33,9 +31,9 @@ class Claimed(SumVec):
         return self.field.vector([int(entry) for entry in measurement])
 
 
-def prio3(circuit: type[SumVec] = SumVec, length: int = LENGTH, shares: int = 2) -> Prio3:
+def prio3(circuit: type[SumVec] = SumVec, length: int = LENGTH) -> Prio3:
     """Bits over Field64 with three proofs."""
-    return Prio3(circuit(Field64, length, 1, 4), 0xFFFFFFFF, shares, proofs=3)
+    return Prio3(circuit(Field64, length, 1, 4), 0xFFFFFFFF, proofs=3)
 
 
 @dataclass(frozen=True)
@@ -84,12 +82,10 @@ def summed(
             encoded = on_verifier(encoded) if j else encoded
             verifiers.append(decode_verifier_share(aggregator, encoded))
         message = aggregator.verifier_shares_to_message(ctx, verifiers)
-        encoded = on_message(encode_verifier_message(message))
-        message = decode_verifier_message(aggregator, encoded)
-        out = [aggregator.verify_next(state, message) for state in states]
+        out = [aggregator.verify_next(state, on_message(message)) for state in states]
     except ValueError:
         return None
-    return aggregator.unshard(out, 1)
+    return Field64.integers(Field64.vec_add(*out))
 
 
 def flipped(message: bytes, at: int, bit: int = 0) -> bytes:

@@ -50,7 +50,6 @@ FIGURES = {
         y=Axis("share"), shares=((0.9, 0.1), (0.5, 0.5), (0.4, 0.6), (0.1, 0.9)),
     ),
     "intervals": Intervals(title="Intervals", rows=RANGES, x=Axis("count")),
-    "unlike": Intervals(title="Unlike", rows=RANGES),
     "curve": BandedCurve(
         title="Curve", places=(1.0, 2.0), rows=RANGES, x=Axis("time"), y=Axis("share")
     ),
@@ -84,14 +83,6 @@ def test_what_is_drawn_are_the_figures_numbers():
     drawn = [[row[key] for key in "abcde"] for row in rows(FIGURES["intervals"])]
     assert drawn == [[0.2, 0.9, 0.4, 0.6, 0.5], [0, None, None, None, None]]
     assert [row["x"] for row in rows(FIGURES["curve"])] == [1, 2]
-    # A row with a scale of its own spans the picture.
-    assert [rows(FIGURES["unlike"])[0][key] for key in "abcde"] == [
-        0,
-        1,
-        0.285714,
-        0.571429,
-        0.428571,
-    ]
 
 
 def test_the_picture_has_the_figures_heights():

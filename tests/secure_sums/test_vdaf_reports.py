@@ -11,7 +11,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from vdaf_reports import (
-    CTX,
     KEY,
     LENGTH,
     bits,
@@ -22,15 +21,7 @@ from vdaf_reports import (
     with_share,
 )
 
-from randquant.secure_sums import (
-    Field64,
-    Field128,
-    Histogram,
-    MultihotCountVec,
-    Prio3,
-    Sum,
-    decode_agg_share,
-)
+from randquant.secure_sums import Field64
 
 
 @pytest.fixture
@@ -97,8 +88,6 @@ def test_messages_of_another_length_are_refused(draw):
         assert summed(sent, on_verifier=change) is None
         assert summed(sent, on_message=change) is None
         assert summed(replace(sent, nonce=change(sent.nonce))) is None
-        with pytest.raises(ValueError, match=r"Expected \d+ bytes of message"):
-            decode_agg_share(prio3(), change(bytes(8 * LENGTH)))
 
 
 def test_aggregators_with_different_keys_or_contexts_refuse_everybody(draw):
@@ -113,29 +102,3 @@ def test_a_report_again_is_the_applications_to_refuse(draw):
     """Steps are functions: the same report has the same answer, which is why nonces are kept."""
     sent = report(bits(draw), draw)
     assert summed(sent) == summed(sent) is not None
-
-
-def test_other_circuits_refuse_what_is_invalid(draw):
-    """Two ones in a histogram, a weight above its limit or misstated, a sum's bit that is none."""
-
-    def accepts(circuit, entries, proofs=1):
-        circuit.encode = lambda _: circuit.field.vector(entries)
-        instance = Prio3(circuit, 4, 2, proofs)
-        nonce, rand = draw.bytes(16), draw.bytes(instance.RAND_SIZE)
-        public, shares = instance.shard(CTX, None, nonce, rand)
-        verifiers = [instance.verify_init(KEY, CTX, j, nonce, public, shares[j])[1] for j in (0, 1)]
-        try:
-            instance.verifier_shares_to_message(CTX, verifiers)
-        except ValueError:
-            return False
-        return True
-
-    assert accepts(Histogram(Field128, 5, 2), [0, 0, 1, 0, 0])
-    for entries in ([0, 1, 1, 0, 0], [0] * 5, [2, -1, 0, 0, 0]):
-        assert not accepts(Histogram(Field128, 5, 2), entries)
-    assert accepts(MultihotCountVec(Field128, 4, 2, 3), [1, 0, 1, 0, 1, 1])
-    for entries in ([1, 1, 1, 0, 1, 1], [1, 0, 1, 0, 0, 1], [1, 0, 1, 0, 2, 0], [2, 0, 0, 0, 1, 1]):
-        assert not accepts(MultihotCountVec(Field128, 4, 2, 3), entries)
-    assert accepts(Sum(Field64, 5), [1, 0, 1])
-    for entries in ([2, 0, 0], [-1, 1, 0], [0, 0, 3]):
-        assert not accepts(Sum(Field64, 5), entries)

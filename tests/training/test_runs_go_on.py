@@ -2,6 +2,8 @@
 
 import dataclasses
 import functools
+import os
+from types import SimpleNamespace
 
 import interrupted
 import problems
@@ -14,7 +16,7 @@ from data_forms import Pairs
 from torch import nn
 
 from randquant.aggregation import ClippedSGD, LocalGaussian
-from randquant.training import Secret, load_parameters
+from randquant.training import load_parameters, run_store
 
 LAST = 5
 """The round after which runs are interrupted: a checkpoint is behind them, or the round before."""
@@ -51,7 +53,8 @@ def test_an_interrupted_run_goes_on_to_the_same_bits(settings, tmp_path, monkeyp
 
 def with_key(monkeypatch):
     """Runs without a seed begin with one secret key, so that two can be compared."""
-    monkeypatch.setattr(Secret, "fresh", functools.cache(Secret.fresh))
+    drawn = SimpleNamespace(urandom=functools.cache(os.urandom))
+    monkeypatch.setattr(run_store, "os", drawn)
 
 
 # Through the front door

@@ -374,7 +374,7 @@ def test_no_damage_makes_an_error_show_the_secret_key(tmp_path):
     start = good.index(key.encode())
     for at in range(start - 40, start + 70):
         path.write_bytes(good[:at] + bytes([good[at] ^ 0x80]) + good[at + 1 :])
-        for read in (RunStore(folder).secret, RunStore(folder).read):
+        for read in (RunStore(folder).key, RunStore(folder).read):
             said = ""
             try:
                 read()

@@ -46,8 +46,7 @@ def reached(monkeypatch, *, norm=False, clients=PAIRS, **settings):
     """What a call of `train` would train with."""
     caught, shown = [], []
 
-    def create(home, config, inputs, *, overwrite, own_secret):
-        key = own_secret.key if config.seed is None else Key.from_seed(config.seed)
+    def create(home, config, inputs, *, overwrite, key):
         caught.append((home, prepare(config, key, inputs), config))
         raise _Stop
 

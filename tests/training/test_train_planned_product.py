@@ -100,7 +100,7 @@ def planned(row, monkeypatch):
             return Calibrated("helper-noise", noise, None)
         return Calibrated("stochastic-rounding", {"clip": 0.3, "levels": 2, "margin": 0.9}, norm)
 
-    def create(home, config, inputs, *, overwrite, own_secret):
+    def create(home, config, inputs, *, overwrite, key):
         made.append((config, prepare(config, Key.from_seed(config.seed), inputs)))
         raise _Stop
 

@@ -40,7 +40,7 @@ from randquant.local_training.local import Local
 from randquant.mechanisms.registry import notes_on
 from randquant.planning.plans import Privacy
 from randquant.privacy.accounting.accountant import other_relation_lines
-from randquant.privacy.certificates.coordinate import Certificate, certify
+from randquant.privacy.certificates.coordinate import certify
 from randquant.privacy.guarantee import DEFAULT_TABLE_DELTA, MODEL_TERMS
 from randquant.training.config import (
     PLACES,
@@ -355,12 +355,13 @@ def finished_json(folder: Path, run: RunRecord, notes: Sequence[str] = ()) -> di
         run: its record.
         notes: on what its mechanism has chosen by itself.
     """
-    from randquant.reports.run import run_facts
+    from randquant.reports.run import baseline_of, run_facts
 
+    baseline = baseline_of(folder)
     return {
         "run": str(folder),
         "report": str(folder / "report.html"),
-        **run_facts(run, _baseline(folder)),
+        **run_facts(run, baseline and baseline.summary),
         "seconds": run.seconds,
         "notes": list(notes),
     }
@@ -368,8 +369,10 @@ def finished_json(folder: Path, run: RunRecord, notes: Sequence[str] = ()) -> di
 
 def finished_lines(folder: Path, run: RunRecord, notes: Sequence[str] = ()) -> list[str]:
     """Return a finished run as the short table that ends `randquant train`; see `finished_json`."""
-    summary, config, baseline = run.summary, run.config, _baseline(folder)
-    reference = None if baseline is None else baseline.accuracy
+    from randquant.reports.run import baseline_of
+
+    summary, config, baseline = run.summary, run.config, baseline_of(folder)
+    reference = None if baseline is None else baseline.summary.accuracy
     comparison = "" if reference is None else f"   (without privacy {reference:.4f})"
     accuracy = "not measured" if summary.accuracy is None else f"{summary.accuracy:.4f}"
     balanced = (f"{name} {value:.4f}" for name, value in summary.figures_if_imbalanced.items())
@@ -380,7 +383,7 @@ def finished_lines(folder: Path, run: RunRecord, notes: Sequence[str] = ()) -> l
             f"{summary.bytes_per_upload:,} bytes a client and round "
             f"({summary.bits_per_coordinate:.2f} bits per coordinate{_sent_as(summary, config)})",
         ),
-        ("guarantee", _guarantee(summary, config)),
+        ("guarantee", _guarantee(summary)),
     ]
     if summary.guarantee is not None:
         rows += [("", text) for text in other_relation_lines(summary.other_relation)]
@@ -399,7 +402,7 @@ def finished_lines(folder: Path, run: RunRecord, notes: Sequence[str] = ()) -> l
     return [f"{name:<14} {text}" for name, text in rows]
 
 
-def _guarantee(summary: RunSummary, config: TrainConfig) -> str:
+def _guarantee(summary: RunSummary) -> str:
     guarantee = summary.guarantee
     if guarantee is None or math.isinf(guarantee.epsilon):
         return "none: this run protects nothing"
@@ -418,18 +421,19 @@ def _other_guarantee(summary: RunSummary) -> list[str]:
 
 
 def _covered(summary: RunSummary, config: TrainConfig) -> str:
+    from randquant.training.setup import stored_channel
+
     whole = (
         f"{describe_upload(config, summary.dimension)} x {count(summary.participations, 'round')} "
         "of the client with the most rounds"
     )
     # The figure of one coordinate is no guarantee of the run: it follows the run's, with its unit.
-    certificate = _certificate(config)
-    if certificate is None:
+    if (channel := stored_channel(config)) is None:
         return whole
     clipped = config.privacy.clip_norm
     if clipped is not None:  # a bound per coordinate could exceed that of the update
         return f"{whole}, updates clipped to an l2 norm of {clipped}"
-    upper = certificate.epsilon.upper
+    upper = certify(channel, math.inf).epsilon.upper
     single = f"<= {round_up(upper)}" if math.isfinite(upper) else "is infinite too"
     return f"{whole}; per coordinate epsilon {single}"
 
@@ -442,21 +446,6 @@ def _sent_as(summary: RunSummary, config: TrainConfig) -> str:
     plain = summary.bytes_as_codes
     unmasked = "" if plain is None else f"; {plain:,} bytes as plain codes"
     return f": masked for a sum of {clients:,}, header included, handshake not{unmasked}"
-
-
-def _certificate(config: TrainConfig) -> Certificate | None:
-    from randquant.training.setup import stored_mechanism
-
-    mechanism = stored_mechanism(config)
-    channel = None if mechanism is None else mechanism.channel
-    return None if channel is None else certify(channel, math.inf)
-
-
-def _baseline(folder: Path) -> RunSummary | None:
-    from randquant.training.run_store import BASELINE, RunStore
-
-    baseline = RunStore(folder / BASELINE)
-    return baseline.read().summary if baseline.exists() else None
 
 
 def run_statistics(

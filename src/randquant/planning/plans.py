@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
-from scipy.special import log_ndtr, ndtr
+from scipy.special import ndtr
 
 from randquant._internal import declared, formatting, validate
 from randquant._internal.formatting import from_json, round_up
@@ -23,6 +23,7 @@ from randquant.mechanisms.registry import (
 )
 from randquant.planning.calibration import tuned_mechanism
 from randquant.privacy.accounting.accountant import by_relation, under_other_relation
+from randquant.privacy.accounting.gaussian import gaussian_noise
 from randquant.privacy.accounting.sampling import Draw, HiddenCohorts, run_release
 from randquant.privacy.guarantee import Guarantee, Neighboring
 
@@ -159,23 +160,7 @@ def gaussian_multiplier(epsilon: float, delta: float, rounds: int) -> float:
     epsilon = validate.real("epsilon", epsilon, above=0)
     delta = validate.real("delta", delta, low=0, below=1)
     rounds = validate.whole("rounds", rounds, low=1)
-    if delta == 0:
-        return math.inf
-
-    def delta_at(multiplier: float) -> float:
-        half, threshold = 0.5 / multiplier, epsilon * multiplier
-        # In logarithms, since e^epsilon overflows where the tail that it is multiplied by
-        # underflows.
-        upper, lower = log_ndtr(half - threshold), log_ndtr(-half - threshold)
-        return math.exp(upper) - math.exp(epsilon + lower)
-
-    low, high = 1e-9, 1e15
-    for _ in range(200):
-        # The geometric mean: 200 halvings of the exponents' range find the multiplier to its last
-        # digits, whatever its size. `high` always meets the target.
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if delta_at(middle) > delta else (low, middle)
-    return high * math.sqrt(rounds)
+    return gaussian_noise(epsilon, delta) * math.sqrt(rounds) if delta else math.inf
 
 
 def one_bit_excess(size: int, sharing: int, multiplier: float, distance: float = 2.0) -> float:

@@ -259,11 +259,10 @@ def draw_intervals(figure: Intervals, standalone: bool) -> Spec:
     """Draw a thin line for the wider interval, a thick one for the narrower, and a point."""
     rows = [_row(each, figure.x, k) for k, each in enumerate(figure.rows)]
     named = len(rows) <= MAX_NAMED_ROWS
-    shared = figure.x.ends if figure.x else None
-    ends = shared or [row[key] for row in rows for key in "abcde" if row[key] is not None]
-    scale = {"domain": [*span(ends or [0.0, 1.0])], "nice": False}
-    axis = None if figure.x is None else {"title": figure.x.label, "tickCount": 5, "grid": True}
-    at = quantity("e", axis=axis, title=None, scale={**scale, "nice": 5} if axis else scale)
+    ends = figure.x.ends or [row[key] for row in rows for key in "abcde" if row[key] is not None]
+    axis = {"title": figure.x.label, "tickCount": 5, "grid": True}
+    scale = {"domain": [*span(ends or [0.0, 1.0])], "nice": 5}
+    at = quantity("e", axis=axis, title=None, scale=scale)
     place = {"field": "i", "type": "ordinal", "axis": None, "title": None}
     layer = [
         _range("a", "b", at, place, 2 if named else 1, 1.0),
@@ -278,7 +277,7 @@ def draw_intervals(figure: Intervals, standalone: bool) -> Spec:
     if named:
         layer += [_words("k", 0, "left", place), _words("t", "width", "right", place)]
     # In px: more than 200 thin rows overlap rather than make a page of several screens.
-    tall = (38 if named else 6) * min(len(rows), 200) + (0 if axis is None else 40)
+    tall = (38 if named else 6) * min(len(rows), 200) + 40
     return {"data": {"values": rows}, "layer": layer, "moved": False, "tall": max(tall, 50)}
 
 
@@ -317,15 +316,10 @@ def draw_curve(figure: BandedCurve, standalone: bool) -> Spec:
     }  # fmt: skip
 
 
-def _row(each: Ranged, axis: Axis | None, place: int) -> dict:
-    # a, b: the wider interval; c, d: the narrower one; e: the estimate; t: its text. Without an
-    # axis each row has a scale of its own, from 0 to 1.
+def _row(each: Ranged, axis: Axis, place: int) -> dict:
+    # a, b: the wider interval; c, d: the narrower one; e: the estimate; t: its text.
     ends = (*each.whole, *each.inner, each.estimate)
-    if axis is None:
-        known = [end for end in ends if end is not None]
-        low, high = span(known or [0.0, 1.0])
-        ends = [None if end is None else (end - low) / (high - low) for end in ends]
-    values = [None if end is None else digits(end, axis or Axis("")) for end in ends]
+    values = [None if end is None else digits(end, axis) for end in ends]
     return {**dict(zip("abcde", values, strict=True)), "k": each.label, "t": each.text, "i": place}
 
 

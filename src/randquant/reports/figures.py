@@ -177,12 +177,11 @@ class Intervals(_Figure, frozen=True, tag="intervals", kw_only=True):
 
     Attributes:
         rows: the estimates.
-        x: the axis of the estimates; None if each row has a scale of its own, whose numbers are
-            only in the row's text.
+        x: the axis of the estimates.
     """
 
     rows: tuple[Ranged, ...]
-    x: Axis | None = None
+    x: Axis
 
 
 class BandedCurve(_Figure, frozen=True, tag="curve", kw_only=True):

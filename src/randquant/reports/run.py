@@ -44,7 +44,7 @@ from randquant.training.run_store import (
     read_finished,
 )
 from randquant.training.run_store import notes_on_runs as notes
-from randquant.training.setup import stored_mechanism
+from randquant.training.setup import stored_channel, stored_mechanism
 
 TABLE_ROWS = 20
 
@@ -121,7 +121,7 @@ def archive(run: Run) -> dict[str, Any]:
 
 
 def _archived(record: RunRecord, folder: Path) -> dict[str, Any]:
-    baseline, summary = _baseline(folder), record.summary
+    baseline, summary = baseline_of(folder), record.summary
     return {
         "randquant": __version__,
         **run_facts(record, baseline and baseline.summary),
@@ -134,8 +134,7 @@ def _archived(record: RunRecord, folder: Path) -> dict[str, Any]:
 def run_facts(record: RunRecord, baseline: RunSummary | None) -> dict[str, Any]:
     """Return the facts that a run's page, its file of facts and the command line have in common."""
     config, summary = record.config, record.summary
-    mechanism = stored_mechanism(config)
-    channel = None if mechanism is None else mechanism.channel
+    channel = stored_channel(config)
     pure = None if channel is None else certify(channel, math.inf)
     return {
         "config": config,
@@ -147,14 +146,14 @@ def run_facts(record: RunRecord, baseline: RunSummary | None) -> dict[str, Any]:
     }
 
 
-def _baseline(folder: Path) -> RunRecord | None:
+def baseline_of(folder: Path) -> RunRecord | None:
     # A baseline that was stopped is not compared with.
     inner = RunStore(folder / BASELINE)
     return read_finished(inner.folder) if inner.exists() and inner.has("summary") else None
 
 
 def _rendered(record: RunRecord, folder: Path, uncovered: bool) -> str:
-    baseline, mechanism = _baseline(folder), stored_mechanism(record.config)
+    baseline, mechanism = baseline_of(folder), stored_mechanism(record.config)
     if mechanism is None or (channel := mechanism.channel) is None:
         return render(record, baseline, uncovered=uncovered)
     # Clients' numbers, such as their loss, are further coordinates of the same update.
@@ -468,13 +467,7 @@ def _round_table(run: RunRecord) -> DataTable:
     # Evenly spaced, including the first and the last; a set, because a short run repeats some.
     gap = (len(evaluated) - 1) / (TABLE_ROWS - 1)
     shown = sorted({round(i * gap) for i in range(TABLE_ROWS)}) if evaluated else []
-    names = (
-        "round",
-        "accuracy, %",
-        "test loss",
-        "epsilon so far",
-        "uploads",
-    )
+    names = ("round", "accuracy, %", "test loss", "epsilon so far", "uploads")
     rows = [
         (
             f"{m.round:,}",
@@ -520,15 +513,19 @@ def training_charts(run: RunRecord, baseline: RunRecord | None) -> list[Figure]:
             drawn.append((WITHOUT, _points(baseline, pick), "c2 dashed"))
         return drawn
 
-    accuracy = lines(lambda m: None if m.accuracy is None else 100 * m.accuracy)
-    loss = lines(lambda m: m.loss)
-    charts: list[Figure] = [
-        line_chart("Accuracy on test data, per round", accuracy, "round", "accuracy, %"),
-        line_chart("Loss on test data, per round", loss, "round", _loss_label(run.config)),
-    ]
+    charts = _test_charts(lines, _loss_label(run.config))
     # A regression has a loss and no accuracy.
     charts = charts if run.summary.accuracy is not None else charts[1:]
     return [*charts, *_signal_and_noise(run), *_number_charts(run), *_epsilon_chart(run)]
+
+
+def _test_charts(lines: Callable[[Pick], list[Drawn]], loss_label: str) -> list[Figure]:
+    accuracy = lines(lambda m: None if m.accuracy is None else 100 * m.accuracy)
+    loss = lines(lambda m: m.loss)
+    return [
+        line_chart("Accuracy on test data, per round", accuracy, "round", "accuracy, %"),
+        line_chart("Loss on test data, per round", loss, "round", loss_label),
+    ]
 
 
 def _uncovered_charts(run: RunRecord) -> list[Figure]:
@@ -600,7 +597,7 @@ def _loss_label(*configs: TrainConfig | None) -> str:
 
 def _epsilon_chart(run: RunRecord) -> list[Figure]:
     # Only if the log has it and it is finite.
-    points = [(at, epsilon) for at, epsilon in _points(run, lambda m: m.epsilon)]
+    points = _points(run, lambda m: m.epsilon)
     if not any(math.isfinite(epsilon) for _, epsilon in points):
         return []
     lines: list[Drawn] = [("the client with the most rounds", points, "c1")]
@@ -613,7 +610,7 @@ def _epsilon_chart(run: RunRecord) -> list[Figure]:
     return [line_chart(SPENT, lines, "round", up, note=note)]
 
 
-def _points(run: RunRecord, pick: Pick) -> list[tuple[float, float]]:
+def _points(run: RunRecord | Status, pick: Pick) -> list[tuple[float, float]]:
     picked = ((metric.round, pick(metric)) for metric in run.metrics)
     return [(place, value) for place, value in picked if value is not None]
 
@@ -687,19 +684,13 @@ def _charts(runs: Sequence[Status], labels: Sequence[str]) -> list[Figure]:
     styles = _styles(labels)
 
     def lines(pick: Pick) -> list[Drawn]:
-        drawn: list[Drawn] = []
-        for run, (label, style) in zip(runs, styles, strict=True):
-            points = [(m.round, value) for m in run.metrics if (value := pick(m)) is not None]
-            if points:
-                drawn.append((label, points, style))
-        return drawn
+        drawn = (
+            (label, _points(run, pick), style)
+            for run, (label, style) in zip(runs, styles, strict=True)
+        )
+        return [line for line in drawn if line[1]]
 
-    accuracy = lines(lambda m: None if m.accuracy is None else 100 * m.accuracy)
-    loss, label = lines(lambda m: m.loss), _loss_label(*(run.config for run in runs))
-    charts: list[Figure] = [
-        line_chart("Accuracy on test data, per round", accuracy, "round", "accuracy, %"),
-        line_chart("Loss on test data, per round", loss, "round", label),
-    ]
+    charts = _test_charts(lines, _loss_label(*(run.config for run in runs)))
     epsilon = lines(lambda m: m.epsilon)
     if any(math.isfinite(y) for _, points, _ in epsilon for _, y in points):
         # Runs may differ in δ and neighbours: the notes say so, since the curves do not.

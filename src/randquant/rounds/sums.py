@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from logging import INFO, WARNING
@@ -67,40 +68,46 @@ do as well; twice as many numbers of 20 digits would fill a screen."""
 Result = TypeVar("Result")
 
 
-class RoundSum(Protocol):
+class RoundSum(ABC):
     """The mean of one round's updates, in steps.
 
-    Attributes:
+    Args:
         offer: to the clients of the round.
+        refused: gets the clients whose answers were not used, each with the reason.
+        log: as in `Intake`.
+
+    Attributes:
+        offer, refused: as passed.
         pending: requests to send next; empty once there is a mean.
-        refused: clients whose answers were not used, each with the reason.
         clients: how many clients' updates are in the mean.
         upload_bytes: size of the largest of these updates, as it was sent.
     """
 
-    offer: Offer
     pending: Requests
-    refused: dict[int, str]
-    clients: int
-    upload_bytes: int
+
+    def __init__(self, offer: Offer, refused: dict[int, str], log: Log) -> None:
+        self.offer, self.refused = offer, refused
+        self._intake = Intake(refused, log)
+        self.clients = self.upload_bytes = 0
+        self._mechanism = offer.mechanism  # with the round's seed, once that is known
 
     @property
     def step(self) -> str:
-        """The step of the pending requests."""
-        ...
+        # All pending requests of a round are of one step; empty if nothing is pending.
+        return next((request.step for request in self.pending.values()), "")
 
     @property
+    @abstractmethod
     def most(self) -> int:
         """Most bytes of one answer; a transport may refuse longer ones unread."""
-        ...
 
+    @abstractmethod
     def take(self, answers: Answers) -> None:
         """Process the answers to `pending`; ProtocolError if too few clients are left."""
-        ...
 
+    @abstractmethod
     def mean(self) -> np.ndarray:
-        """The mean update, (dimension,) float32."""
-        ...
+        """Return the mean update, (dimension,) float32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +197,7 @@ def _named(clients: Sequence[int]) -> str:
     return f"{len(clients)} clients ({first}{', ...' if len(clients) > SHOWN_CLIENTS else ''})"
 
 
-class PlainSum:
+class PlainSum(RoundSum):
     """A mean of payloads that the server sees one by one.
 
     If the round needs a seed, it is drawn with the clients before they are asked to upload.
@@ -206,12 +213,9 @@ class PlainSum:
     def __init__(
         self, offer: Offer, clients: Sequence[int], log: Log, least: int = 1, drawn: bool = True
     ) -> None:
-        self.offer, self._least = offer, least
-        self.refused: dict[int, str] = {}
-        self._intake = Intake(self.refused, log)
-        self.clients = self.upload_bytes = 0
+        super().__init__(offer, {}, log)
+        self._least = least
         self.session = session = os.urandom(protocol.SESSION_BYTES)
-        self._mechanism = offer.mechanism
         self._draw = Draw(session) if drawn and offer.needs_seed else None
         # No guarantee of local trust rests on the seed, so a server may choose it with the session.
         if not drawn:
@@ -220,15 +224,11 @@ class PlainSum:
         request = RoundMessage(protocol.UPLOAD, session, offer.to_text())
         if self._draw is not None:
             request = replace(request, step=protocol.ADVERTISE, commitment=self._draw.commitment)
-        self.pending: Requests = dict.fromkeys(clients, request)
+        self.pending = dict.fromkeys(clients, request)
 
     @property
     def most(self) -> int:
         return EXTRA_BYTES + self.offer.plain_bytes
-
-    @property
-    def step(self) -> str:
-        return step_in(self.pending)
 
     def take(self, answers: Answers) -> None:
         requests, step = self.pending, self.step
@@ -305,15 +305,10 @@ def check_enough(clients: Sequence[int], least: int) -> None:
         )
 
 
-def step_in(pending: Requests) -> str:
-    # All pending requests of a round are of one step; the name is empty if nothing is pending.
-    return next((request.step for request in pending.values()), "")
-
-
 # Secure sums among the clients of a round: the server's steps, and a run's settings of them.
 
 
-class SecureSum:
+class SecureSum(RoundSum):
     """A sum of codes by secure aggregation: the server sees only the sum.
 
     Args:
@@ -325,12 +320,8 @@ class SecureSum:
     def __init__(
         self, offer: Offer, terms: Terms, log: Log, directory: Mapping[int, bytes] | None = None
     ) -> None:
-        self.offer, self.terms = offer, terms
-        self._server = SumServer(terms, directory)
-        self.refused = self._server.refused
-        self._intake = Intake(self.refused, log)
-        self.clients = self.upload_bytes = 0
-        self._mechanism: UpdateMechanism = offer.mechanism
+        self.terms, self._server = terms, SumServer(terms, directory)
+        super().__init__(offer, self._server.refused, log)
         self._draw = Draw(terms.session) if offer.needs_seed else None
         self._totals: np.ndarray | None = None
         commitment = b"" if self._draw is None else self._draw.commitment
@@ -341,11 +332,7 @@ class SecureSum:
             protocol.terms_text(terms),
             commitment=commitment,
         )
-        self.pending: Requests = dict.fromkeys(terms.clients, request)
-
-    @property
-    def step(self) -> str:
-        return step_in(self.pending)
+        self.pending = dict.fromkeys(terms.clients, request)
 
     @property
     def most(self) -> int:
@@ -564,7 +551,7 @@ class HelperConnection(Protocol):
         ...
 
 
-class HelperRound:
+class HelperRound(RoundSum):
     """A sum of codes with a helper: the server sees only the sum, the helper no codes.
 
     Args:
@@ -590,13 +577,11 @@ class HelperRound:
         directory: Mapping[int, bytes] | None = None,
         verify_key: bytes = b"",
     ) -> None:
-        self.offer, self.terms, self._helper = offer, terms, helper
+        self.terms, self._helper = terms, helper
         self._sum = HelperSum(terms, directory, verify_key)
-        self.refused = self._sum.refused
-        self._intake = Intake(self.refused, log)
-        self.clients = self.upload_bytes = 0
+        super().__init__(offer, self._sum.refused, log)
         self._totals: np.ndarray | None = None
-        self._mechanism, proof = offer.mechanism, b""
+        proof = b""
         # With a helper a round is one message of each client, which leaves no message for a part of
         # a seed: the helper draws it with the server, and clients check its signature.
         if offer.needs_seed:
@@ -606,11 +591,7 @@ class HelperRound:
         request = RoundMessage(
             protocol.UPLOAD, terms.session, offer.to_text(), terms.to_text(), proof=proof
         )
-        self.pending: Requests = dict.fromkeys(clients, request)
-
-    @property
-    def step(self) -> str:
-        return step_in(self.pending)
+        self.pending = dict.fromkeys(clients, request)
 
     @property
     def most(self) -> int:

@@ -6,12 +6,7 @@ from randquant._internal.imports import lazily
 
 if TYPE_CHECKING:
     from randquant.secure_sums.helper.circuits import (
-        Count,
         Field64,
-        Field128,
-        Histogram,
-        MultihotCountVec,
-        Sum,
         SumVec,
         XofTurboShake128,
         chunk_length,
@@ -34,15 +29,11 @@ if TYPE_CHECKING:
         Flp,
         LeaderShare,
         Prio3,
-        decode_agg_share,
         decode_input_share,
         decode_public_share,
-        decode_verifier_message,
         decode_verifier_share,
-        encode_agg_share,
         encode_input_share,
         encode_public_share,
-        encode_verifier_message,
         encode_verifier_share,
     )
     from randquant.secure_sums.helper.proven import (

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
         RunRecord,
         RunStore,
         RunSummary,
-        Secret,
         SentRounds,
         StoredRun,
         is_run,

@@ -52,12 +52,12 @@ from randquant.training.run_store import (
     RoundMetrics,
     RunStore,
     RunSummary,
-    Secret,
     SentRounds,
     StoredRun,
     clear_folder,
     commitment,
     is_run,
+    new_key,
     run_key,
 )
 from randquant.training.schedule import Schedule, Step
@@ -79,7 +79,7 @@ def create(
     inputs: RunInputs,
     *,
     overwrite: bool = False,
-    own_secret: Secret | None = None,
+    key: Key | None = None,
 ) -> None:
     """Make the folder of a new run.
 
@@ -89,7 +89,7 @@ def create(
             privacy.
         inputs: its problem, and perhaps the user's own mechanism and optimiser.
         overwrite: delete an existing run.
-        own_secret: the secret of the run's key if its configuration has no seed; fresh by default.
+        key: the run's, from `new_key`; by default another one.
 
     Raises:
         ValueError: the configuration is not valid, or one round would exceed its
@@ -102,8 +102,7 @@ def create(
             f"{config.task}: take RunInputs(problem).task."
         )
     check_config(config)
-    secret = own_secret or Secret.fresh()
-    key = secret.key if config.seed is None else Key.from_seed(config.seed)
+    key = key or new_key(config)
     # An invalid configuration must fail before anything is written, or an old run deleted.
     setup = prepare(config, key, inputs)
     setup.learner.check()
@@ -114,7 +113,7 @@ def create(
     )  # fmt: skip
     contents: dict[str, Any] = {"problem": bind(setup.problem, key)}
     if config.seed is None:
-        contents["key"] = {"key": secret.hexadecimal()}
+        contents["key"] = {"key": key.secret_bytes().hex()}
     # Without participations: of the first state only the weights are read again.
     first = State(0, setup.learner.parameters(), np.zeros(0, dtype=np.int64))
     initial = first.to_bytes(sent_rounds.identity)

@@ -50,7 +50,7 @@ from randquant.training.run_store import (
     RunRecord,
     RunStore,
     RunSummary,
-    Secret,
+    new_key,
     run_key,
 )
 from randquant.training.schedule import most_participations
@@ -259,11 +259,10 @@ def _train_in(
         changes = _changes(home, config, inputs)
     else:
         # The mechanism is calibrated to the cohorts, which the key draws: it comes first.
-        secret = Secret.fresh()
-        key = secret.key if config.seed is None else Key.from_seed(config.seed)
+        key = new_key(config)
         with waiting(progress):
             config = complete(config, inputs, key)
-        execution.create(home, config, inputs, overwrite=overwrite, own_secret=secret)
+        execution.create(home, config, inputs, overwrite=overwrite, key=key)
     bars = Bars(None if progress else False)
     measured: dict[str, str] = {}
     with _saying_how_to_go_on(home, temporary), bars:

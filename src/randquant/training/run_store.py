@@ -278,48 +278,6 @@ RECORDS = {
 STATES = ("initial", "latest")
 """The names of states: the weights that the run began with, and those of the last checkpoint."""
 
-SECRET_BYTES = 32
-"""Length of the secret of a `Key`, 256 bits: guessing it is out of reach."""
-
-
-class Secret:
-    """32 secret bytes from the operating system, from which a run's key is derived.
-
-    They determine the noise of every client, so that anyone who knows them can subtract it. They
-    are in the run's store only; no repr, report or error shows them.
-
-    Example:
-        >>> Secret.fresh()
-        Secret(<32 bytes>)
-    """
-
-    __slots__ = ("_bytes",)
-
-    def __init__(self, content: bytes) -> None:
-        if len(content) != SECRET_BYTES:
-            # The length alone: errors end up in logs, and a shortened secret is most of one.
-            raise ValueError(f"Expected {SECRET_BYTES} secret bytes, got {len(content)}.")
-        self._bytes = content
-
-    @classmethod
-    def fresh(cls) -> Secret:
-        return cls(os.urandom(SECRET_BYTES))
-
-    @property
-    def key(self) -> Key:
-        return Key(self._bytes)
-
-    def hexadecimal(self) -> str:
-        # For the run's store alone.
-        return self._bytes.hex()
-
-    def __repr__(self) -> str:
-        return "Secret(<32 bytes>)"
-
-    def __reduce__(self) -> str:
-        # A pickle would be a copy outside the store, with none of the file's permissions.
-        raise TypeError("Expected a secret to stay in its process: it cannot be pickled.")
-
 
 @dataclass(frozen=True, slots=True)
 class StoredRun:
@@ -421,16 +379,15 @@ class RunStore:
         with self._store.reading() as contents:
             return contents.record(name, before)
 
-    def secret(self) -> Secret:
-        """Return the run's secret."""
+    def key(self) -> Key:
+        """Return the run's secret key."""
         record = self.record("key")
         try:
-            return Secret(bytes.fromhex(record["key"]))
+            return Key(bytes.fromhex(record["key"]))
         except (KeyError, TypeError, ValueError):
             # What the file holds may be most of the secret: no message or traceback shows it.
             raise ValueError(
-                f"Expected {SECRET_BYTES} secret bytes in {self.path}, got a damaged record. "
-                f"{RESTORE}"
+                f"Expected 32 secret bytes in {self.path}, got a damaged record. {RESTORE}"
             ) from None
 
     def state(self, name: Literal["initial", "latest"]) -> bytes:
@@ -622,7 +579,17 @@ def read_finished(folder: Path) -> RunRecord:
 
 
 def run_key(config: TrainConfig, store: RunStore) -> Key:
-    return store.secret().key if config.seed is None else Key.from_seed(config.seed)
+    return store.key() if config.seed is None else Key.from_seed(config.seed)
+
+
+def new_key(config: TrainConfig) -> Key:
+    """Return the key of a new run: that of its seed, or 32 bytes from the operating system.
+
+    It determines the noise of every client, so that anyone who knows it can subtract it. A fresh
+    one is in the run's store only. It encodes again if a round is repeated after a kill, unlike a
+    key of `Key.generate`.
+    """
+    return Key(os.urandom(32)) if config.seed is None else Key.from_seed(config.seed)
 
 
 def commitment(config: TrainConfig, key: Key) -> str:

@@ -15,6 +15,7 @@ from torch.nn.functional import mse_loss
 from randquant.aggregation.auxiliary_numbers import AuxiliaryNumbers
 from randquant.aggregation.baselines import UNPROTECTED
 from randquant.aggregation.mechanism import UpdateMechanism
+from randquant.channels.channel import Channel
 from randquant.channels.keys import Key
 from randquant.local_training.client import Learner
 from randquant.local_training.data import StoredExamples, converted
@@ -378,6 +379,12 @@ def stored_mechanism(config: TrainConfig) -> UpdateMechanism | None:
     if config.own_mechanism and not config.parameters:
         return None  # an object of a class from outside this package, which no file holds
     return _checked_mechanism(config)
+
+
+def stored_channel(config: TrainConfig) -> Channel | None:
+    """Return the channel of each coordinate of a run, if its files determine one."""
+    mechanism = stored_mechanism(config)
+    return None if mechanism is None else mechanism.channel
 
 
 SCALE = (

@@ -1,15 +1,15 @@
-"""Finite fields and validity circuits over them (draft-irtf-cfrg-vdaf-20, 6.1, 7.3.2 and 7.4).
+"""Field64 and the circuit `SumVec` over it (draft-irtf-cfrg-vdaf-20, 6.1, 7.3.2 and 7.4.3).
 
-A circuit describes a kind of measurements, and accepts the valid ones. The draft's `eval` is in two
-parts here, since all its circuits call one gadget on wires that do not depend on the gadget's
-outputs: `wires` has the gadget's inputs, `eval` takes its outputs.
+A circuit describes a kind of measurements, and accepts the valid ones. Codes need this one alone.
+The draft's `eval` is in two parts here, since it calls one gadget on wires that do not depend on
+the gadget's outputs: `wires` has the gadget's inputs, `eval` takes its outputs.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from Crypto.Hash import TurboSHAKE128
@@ -18,48 +18,30 @@ from randquant._internal import validate
 from randquant.secure_sums.helper import field_kernel
 
 Vector = np.ndarray
-"""Elements of a field, each below its modulus: (n,) or (n, 2) uint64, as in `field_kernel`."""
+"""Elements of the field, each below its modulus: (n,) uint64."""
 
 
 class Field:
-    """A field of prime order whose multiplicative group has a large subgroup of order 2**k.
+    """The field of prime order 2**64 - 2**32 + 1, with a large subgroup of order 2**32.
 
     Names are the draft's; a scalar is a vector of one element.
-
-    Args:
-        modulus: the field's order.
-        size: bytes of an encoded element, 8 or 16.
-        order: GEN_ORDER, the subgroup's order.
     """
 
-    def __init__(self, modulus: int, size: int, order: int) -> None:
-        self.MODULUS, self.ENCODED_SIZE, self.GEN_ORDER = modulus, size, order
-        # The draft's generator, a power of 7 in both fields.
-        self._generator = pow(7, (modulus - 1) // order, modulus)
+    MODULUS, ENCODED_SIZE, GEN_ORDER = field_kernel.MODULUS_64, 8, 2**32
 
     def zeros(self, length: int) -> Vector:
-        return np.zeros((length, 2) if self.ENCODED_SIZE == 16 else length, np.uint64)
+        return np.zeros(length, np.uint64)
 
     def vector(self, integers: Sequence[int]) -> Vector:
         """Make a vector of integers, which are taken modulo the modulus."""
-        size = self.ENCODED_SIZE
-        encoded = b"".join((x % self.MODULUS).to_bytes(size, "little") for x in integers)
-        return self.decode_vec(encoded)
-
-    def small_vector(self, numbers: np.ndarray) -> Vector:
-        """Make a vector of numbers (n,) below 2**32, of any integer type or bool."""
-        vector = self.zeros(len(numbers))
-        (vector if self.ENCODED_SIZE == 8 else vector[:, 0])[:] = numbers
-        return vector
+        return np.array([x % self.MODULUS for x in integers], np.uint64)
 
     def integers(self, vector: Vector) -> list[int]:
-        if self.ENCODED_SIZE == 8:
-            return vector.tolist()
-        return [low + (high << 64) for low, high in vector.tolist()]
+        return vector.tolist()
 
     def encode_vec(self, vector: Vector) -> memoryview:
         # Each element in little-endian bytes: on most machines those in memory, without a copy.
-        return np.ascontiguousarray(vector, "<u8").reshape(-1).view(np.uint8).data
+        return np.ascontiguousarray(vector, "<u8").view(np.uint8).data
 
     def decode_vec(self, encoded: Any) -> Vector:
         """Decode a vector.
@@ -73,7 +55,7 @@ class Field:
             )
         vector = self.words(encoded)
         # Compiled loops assume reduced elements; and one element must have one encoding.
-        if not (valid := self.below_modulus(vector)).all():
+        if not (valid := vector < self.MODULUS).all():
             raise ValueError(
                 "Expected encoded numbers below the field's modulus, got one that is not, number "
                 f"{int(valid.argmin())} of {len(vector)}."
@@ -82,15 +64,7 @@ class Field:
 
     def words(self, encoded: Any) -> Vector:
         # Not checked: the numbers may be above the modulus.
-        words = np.frombuffer(encoded, "<u8").astype(np.uint64)
-        return words if self.ENCODED_SIZE == 8 else words.reshape(-1, 2)
-
-    def below_modulus(self, words: Vector) -> np.ndarray:
-        """Return (n,) bool: True for each number that is an element of the field."""
-        if self.ENCODED_SIZE == 8:
-            return words < self.MODULUS
-        low, high = words[:, 0], words[:, 1]
-        return (high < field_kernel.HIGH_128) | ((high == field_kernel.HIGH_128) & (low == 0))
+        return np.frombuffer(encoded, "<u8").astype(np.uint64)
 
     def vec_add(self, left: Vector, right: Vector, out: Vector | None = None) -> Vector:
         return self._elementwise(field_kernel.vec_add, left, right, out)
@@ -108,15 +82,16 @@ class Field:
         return out
 
     def sum(self, vector: Vector) -> Vector:
-        return self.dot(vector, np.broadcast_to(self.vector([1]), vector.shape).copy())
+        return self.dot(vector, np.ones_like(vector))
 
     def nth_root(self, n: int) -> int:
         """Return the principal n-th root of unity, n a power of two (section 6.1.2)."""
         if not 1 <= n <= self.GEN_ORDER or n & (n - 1):
             raise ValueError(f"Expected a power of two up to {self.GEN_ORDER}, got {n}.")
-        return pow(self._generator, self.GEN_ORDER // n, self.MODULUS)
+        # The draft's generator is a power of 7.
+        return pow(7, (self.MODULUS - 1) // n, self.MODULUS)
 
-    @functools.lru_cache(maxsize=16)  # noqa: B019 - there are two fields
+    @functools.lru_cache(maxsize=16)  # noqa: B019 - there is one field
     def nth_root_powers(self, n: int) -> Vector:
         """Return all n-th roots of unity, in order."""
         roots = self.zeros(n)
@@ -157,8 +132,7 @@ class Field:
         return out
 
 
-Field64 = Field(field_kernel.MODULUS_64, 8, 2**32)
-Field128 = Field(field_kernel.MODULUS_128, 16, 2**66)
+Field64 = Field()
 
 
 # XofTurboShake128: seeds and field elements from seeds (draft-irtf-cfrg-vdaf-20, section 6.2).
@@ -199,14 +173,14 @@ class XofTurboShake128:
     def next_vec(self, field: Field, length: int) -> Vector:
         """Draw the next elements; numbers that are not below the modulus are skipped (section 6.2).
 
-        Both moduli begin with a one in the highest bit of their size, so that the draft's mask
+        The modulus begins with a one in the highest bit of its size, so that the draft's mask
         changes nothing.
         """
         vector, filled = field.zeros(length), 0
         while filled < length:
             count = min(length - filled, _READ_BYTES // field.ENCODED_SIZE)
             words = field.words(self.next(count * field.ENCODED_SIZE))
-            valid = field.below_modulus(words)
+            valid = words < field.MODULUS
             words = words if valid.all() else words[valid]
             vector[filled : filled + len(words)] = words
             filled += len(words)
@@ -229,184 +203,37 @@ def format_dst(algorithm_class: int, algorithm: int, usage: int) -> bytes:
     return b"".join(number.to_bytes(size, "big") for number, size in parts)
 
 
-# Gadgets: the parts of a validity circuit that are not affine (draft-irtf-cfrg-vdaf-20, annex A).
-#
-# Each of the draft's gadgets is a sum of products of two inputs, so that one compiled loop serves
-# all. An input is a wire, or, in `PolyEval`, a wire less one.
+GADGET_DEGREE = 2
+"""Degree of the gadget as a polynomial in its wires. With 3, the gadget polynomial in a proof
+would be half as long again, and the kernel would have to multiply three wires."""
 
 
-class Gadget(Protocol):
-    """A sub-circuit of degree 2.
+class ParallelSum:
+    """The gadget, which is not affine: a sum of `count` products (A.3 with `Mul` as sub-circuit).
 
     Attributes:
         ARITY: number of wires.
     """
 
-    ARITY: int
-
-    def factors(self, field: Field, wires: Vector) -> tuple[Vector, Vector]:
-        """Return (n,) left and (n,) right factors of the products, for one value of each wire."""
-        ...
-
-    def wires(self, left: Vector, right: Vector) -> Vector:
-        """Invert `factors`."""
-        ...
-
-
-GADGET_DEGREE = 2
-"""Degree of each gadget as a polynomial in its wires. With 3, the gadget polynomial in a proof
-would be half as long again, and the kernel would have to multiply three wires."""
-
-
-def evaluate(gadget: Gadget, field: Field, wires: Vector) -> Vector:
-    # `Gadget.eval` of the draft, for one value of each wire.
-    return field.dot(*gadget.factors(field, wires))
-
-
-class ParallelSum:
-    """The sum of `count` products (A.3 with `Mul` as its sub-circuit)."""
-
     def __init__(self, count: int) -> None:
         self.ARITY = 2 * count
 
-    def factors(self, field: Field, wires: Vector) -> tuple[Vector, Vector]:
+    def factors(self, wires: Vector) -> tuple[Vector, Vector]:
+        """Return (n,) left and (n,) right factors of the products, for one value of each wire."""
         # Even wires are left factors, odd ones right factors. Compiled loops take whole arrays.
         return np.ascontiguousarray(wires[0::2]), np.ascontiguousarray(wires[1::2])
 
     def wires(self, left: Vector, right: Vector) -> Vector:
-        return np.stack([left, right], axis=1).reshape(-1, *left.shape[1:])
+        """Invert `factors`."""
+        return np.stack([left, right], axis=1).reshape(-1)
 
 
-class Mul(ParallelSum):
-    """One product (A.1)."""
-
-    def __init__(self) -> None:
-        super().__init__(1)
-
-
-class PolyEval:
-    """The polynomial x**2 - x = x * (x - 1), the only one that the draft evaluates (A.2)."""
-
-    ARITY = 1
-
-    def factors(self, field: Field, wires: Vector) -> tuple[Vector, Vector]:
-        return wires, field.vec_sub(wires, field.vector([1] * len(wires)))
-
-    def wires(self, left: Vector, right: Vector) -> Vector:
-        return left
-
-
-class Valid(Protocol):
-    """A validity circuit, with the names of section 7.3.2; GADGET_CALLS is of its one gadget."""
-
-    field: Field
-    GADGET: Gadget
-    GADGET_CALLS: int
-    MEAS_LEN: int
-    JOINT_RAND_LEN: int
-    EVAL_OUTPUT_LEN: int
-    OUTPUT_LEN: int
-
-    def encode(self, measurement: Any) -> Vector:
-        """Encode a measurement: (MEAS_LEN,)."""
-        ...
-
-    def wires(self, joint_rand: Vector, num_shares: int) -> tuple[Vector, Vector]:
-        """Return the wires, call by call: `factors` and `shift` of `field_kernel.product_poly`."""
-        ...
-
-    def eval(self, meas: Vector, outputs: Vector, num_shares: int) -> Vector:
-        """Compute the circuit's outputs, zeros if valid, from (a share of) the gadget's."""
-        ...
-
-    def truncate(self, meas: Vector) -> Vector:
-        """Map (a share of) an encoded measurement to the vector that is added up: (OUTPUT_LEN,)."""
-        ...
-
-    def decode(self, output: Vector, num_measurements: int) -> Any:
-        """Map a sum of such vectors to the aggregate result."""
-        ...
-
-
-class Count:
-    """A measurement is 0 or 1 (section 7.4.1)."""
-
-    GADGET_CALLS = MEAS_LEN = OUTPUT_LEN = EVAL_OUTPUT_LEN = 1
-    JOINT_RAND_LEN = 0
-
-    def __init__(self, field: Field) -> None:
-        self.field, self.GADGET, self._range = field, Mul(), RangeCheckedInt(field, 1)
-
-    def encode(self, measurement: int) -> Vector:
-        return self._range.encode([measurement])
-
-    def wires(self, joint_rand: Vector, num_shares: int) -> tuple[Vector, Vector]:
-        # Both wires are the measurement: the gadget's output is its square.
-        return self.field.vector([1]), self.field.zeros(1)
-
-    def eval(self, meas: Vector, outputs: Vector, num_shares: int) -> Vector:
-        # The square less the measurement, which is zero for 0 and 1 only.
-        return self.field.vec_sub(outputs, meas)
-
-    def truncate(self, meas: Vector) -> Vector:
-        return meas
-
-    def decode(self, output: Vector, num_measurements: int) -> int:
-        return self.field.integers(output)[0]
-
-
-class Sum:
-    """A measurement is an integer from 0 to `max_measurement` (section 7.4.2)."""
-
-    OUTPUT_LEN = 1
-    JOINT_RAND_LEN = 0
-
-    def __init__(self, field: Field, max_measurement: int) -> None:
-        self.field, self._range = field, RangeCheckedInt(field, max_measurement)
-        bits = len(self._range.weights)
-        self.GADGET, self.GADGET_CALLS = PolyEval(), bits
-        self.MEAS_LEN = self.EVAL_OUTPUT_LEN = bits
-
-    def encode(self, measurement: int) -> Vector:
-        return self._range.encode([measurement])
-
-    def wires(self, joint_rand: Vector, num_shares: int) -> tuple[Vector, Vector]:
-        # One bit in each call. The unused calls up to the end of the wire polynomial are zeros on
-        # the wire, where x - 1 is not zero: they have a factor, too.
-        ones = (1 << self.GADGET_CALLS.bit_length()) - 1
-        return self.field.vector([1] * ones), self.field.vector([1])
-
-    def eval(self, meas: Vector, outputs: Vector, num_shares: int) -> Vector:
-        return outputs
-
-    def truncate(self, meas: Vector) -> Vector:
-        return self._range.decode(meas)
-
-    def decode(self, output: Vector, num_measurements: int) -> int:
-        return self.field.integers(output)[0]
-
-
-class RangeChecked:
-    """The common part of the next three circuits: each encoded entry is 0 or 1.
-
-    Entries are checked `chunk_length` in a call, multiplied by powers of the call's joint
-    randomness r: the gadget adds up r**(j+1) * m[j] * (m[j] - 1).
-    """
-
-    def __init__(self, field: Field, meas_len: int, chunk_length: int) -> None:
-        chunk_length = validate.whole("chunk_length", chunk_length, low=1)
-        self.field, self.MEAS_LEN = field, meas_len
-        self.GADGET: Gadget = ParallelSum(chunk_length)
-        self.GADGET_CALLS = self.JOINT_RAND_LEN = -(-meas_len // chunk_length)
-
-    def wires(self, joint_rand: Vector, num_shares: int) -> tuple[Vector, Vector]:
-        # Left wires are powers of r times entries, right wires entries less one. Each of the shares
-        # subtracts its part of that one, so that their sum is right.
-        return joint_rand, self.field.vector([pow(num_shares, -1, self.field.MODULUS)])
-
-
-class SumVec(RangeChecked):
+class SumVec:
     """A measurement is a vector of integers from 0 to `max_measurement` (section 7.4.3).
+
+    Each entry of the encoded measurement is 0 or 1. Entries are checked `chunk_length` in a call,
+    multiplied by powers of the call's joint randomness r: the gadget adds up
+    r**(j+1) * m[j] * (m[j] - 1).
 
     Example:
         >>> import os
@@ -420,94 +247,42 @@ class SumVec(RangeChecked):
         ...     prio3.verify_init(key, b"run 7", j, nonce, public, shares[j]) for j in (0, 1)
         ... ))
         >>> message = prio3.verifier_shares_to_message(b"run 7", verifiers)
-        >>> prio3.unshard([prio3.verify_next(state, message) for state in states], 1)
+        >>> outputs = [prio3.verify_next(state, message) for state in states]
+        >>> Field64.integers(Field64.vec_add(*outputs))
         [0, 1, 1, 0, 1, 0]
     """
 
-    EVAL_OUTPUT_LEN: int = 1
-
     def __init__(self, field: Field, length: int, max_measurement: int, chunk_length: int) -> None:
         self.OUTPUT_LEN = length = validate.whole("length", length, low=1)
-        self._range = RangeCheckedInt(field, max_measurement)
-        super().__init__(field, length * len(self._range.weights), chunk_length)
+        self.field, self._range = field, RangeCheckedInt(field, max_measurement)
+        self.MEAS_LEN = length * len(self._range.weights)
+        chunk_length = validate.whole("chunk_length", chunk_length, low=1)
+        self.GADGET = ParallelSum(chunk_length)
+        self.GADGET_CALLS = self.JOINT_RAND_LEN = -(-self.MEAS_LEN // chunk_length)
 
     def encode(self, measurement: Sequence[int] | np.ndarray) -> Vector:
-        """Encode each integer as bits."""
-        _check_length(measurement, self.OUTPUT_LEN)
+        """Encode each integer as bits: (MEAS_LEN,)."""
+        if len(measurement) != self.OUTPUT_LEN:
+            raise ValueError(
+                f"Expected a measurement of {self.OUTPUT_LEN} entries, got {len(measurement)}."
+            )
         return self._range.encode(measurement)
 
-    def eval(self, meas: Vector, outputs: Vector, num_shares: int) -> Vector:
+    def wires(self, joint_rand: Vector, num_shares: int) -> tuple[Vector, Vector]:
+        """Return the wires, call by call: `factors` and `shift` of `field_kernel.product_poly`."""
+        # Left wires are powers of r times entries, right wires entries less one. Each of the shares
+        # subtracts its part of that one, so that their sum is right.
+        return joint_rand, self.field.vector([pow(num_shares, -1, self.field.MODULUS)])
+
+    def eval(self, outputs: Vector) -> Vector:
+        """Compute the circuit's output, zero if valid, from (a share of) the gadget's."""
         # Zero for valid entries; for others with probability chunk_length / MODULUS at most
         # (theory/vdaf.md, Proposition 1).
         return self.field.sum(outputs)
 
     def truncate(self, meas: Vector) -> Vector:
+        """Map (a share of) an encoded measurement to the vector that is added up: (OUTPUT_LEN,)."""
         return self._range.decode(meas)
-
-    def decode(self, output: Vector, num_measurements: int) -> list[int]:
-        return self.field.integers(output)
-
-
-class Histogram(RangeChecked):
-    """A measurement is one of `length` buckets, counted from 0 (section 7.4.4)."""
-
-    EVAL_OUTPUT_LEN: int = 2
-
-    def __init__(self, field: Field, length: int, chunk_length: int) -> None:
-        self.OUTPUT_LEN = length = validate.whole("length", length, low=1)
-        super().__init__(field, length, chunk_length)
-
-    def encode(self, measurement: int) -> Vector:
-        # A vector with a single one.
-        last = self.OUTPUT_LEN - 1
-        encoded = self.field.zeros(self.OUTPUT_LEN)
-        bucket = validate.whole("measurement", measurement, low=0, high=last)
-        encoded[bucket : bucket + 1] = self.field.vector([1])
-        return encoded
-
-    def eval(self, meas: Vector, outputs: Vector, num_shares: int) -> Vector:
-        # Two outputs: the range check, and the difference of the entries' sum from one. Each share
-        # has its part of the one.
-        one = self.field.vector([pow(num_shares, -1, self.field.MODULUS)])
-        check = self.field.vec_sub(self.field.sum(meas), one)
-        return np.concatenate([self.field.sum(outputs), check])
-
-    def truncate(self, meas: Vector) -> Vector:
-        return meas
-
-    def decode(self, output: Vector, num_measurements: int) -> list[int]:
-        return self.field.integers(output)
-
-
-class MultihotCountVec(RangeChecked):
-    """A measurement is a vector of bools, of which `max_weight` at most are true (7.4.5)."""
-
-    EVAL_OUTPUT_LEN: int = 2
-
-    def __init__(self, field: Field, length: int, max_weight: int, chunk_length: int) -> None:
-        self.OUTPUT_LEN = length = validate.whole("length", length, low=1, high=field.MODULUS - 1)
-        max_weight = validate.whole("max_weight", max_weight, low=1, high=length)
-        self._entry, self._range = RangeCheckedInt(field, 1), RangeCheckedInt(field, max_weight)
-        super().__init__(field, length + len(self._range.weights), chunk_length)
-
-    def encode(self, measurement: Sequence[bool] | np.ndarray) -> Vector:
-        """Encode the vector, then its weight as bits."""
-        _check_length(measurement, self.OUTPUT_LEN)
-        entries, weight = self._entry.encode(measurement), int(np.sum(measurement))
-        return np.concatenate([entries, self._range.encode([weight])])
-
-    def eval(self, meas: Vector, outputs: Vector, num_shares: int) -> Vector:
-        # Two outputs: the range check, and the difference of the weight from the encoded one, whose
-        # bits cannot encode more than `max_weight`.
-        weight = self.field.sum(self.truncate(meas))
-        check = self.field.vec_sub(weight, self._range.decode(meas[self.OUTPUT_LEN :]))
-        return np.concatenate([self.field.sum(outputs), check])
-
-    def truncate(self, meas: Vector) -> Vector:
-        return meas[: self.OUTPUT_LEN]  # without the weight
-
-    def decode(self, output: Vector, num_measurements: int) -> list[int]:
-        return self.field.integers(output)
 
 
 def chunk_length(meas_len: int) -> int:
@@ -537,17 +312,15 @@ class RangeCheckedInt:
     """
 
     def __init__(self, field: Field, largest: int) -> None:
-        largest = validate.whole("largest measurement", largest, low=1, high=field.MODULUS - 1)
+        largest = validate.whole("largest measurement", largest, low=1, high=2**62)
         bits = largest.bit_length()
         self.field, self._largest, self._rest = field, largest, 2 ** (bits - 1) - 1
         self.weights = [1 << bit for bit in range(bits - 1)] + [largest - self._rest]
 
     def encode(self, values: Sequence[int] | np.ndarray) -> Vector:
         """Encode integers (n,), one after the other: (n * bits,)."""
-        fits_word = self._largest < 2**62
-        numbers = np.asarray(values, None if fits_word else object)
-        kinds = "bui" if fits_word else "O"  # larger integers than any word are objects
-        if numbers.dtype.kind not in kinds or numbers.ndim != 1:
+        numbers = np.asarray(values)
+        if numbers.dtype.kind not in "bui" or numbers.ndim != 1:
             raise ValueError(
                 f"Expected integers from 0 to {self._largest}, got an array of shape "
                 f"{numbers.shape} and type {numbers.dtype}."
@@ -558,7 +331,7 @@ class RangeCheckedInt:
                 f"Expected integers from 0 to {self._largest}, got {outside} of {len(numbers)} "
                 "outside."
             )
-        numbers = numbers.astype(np.int64) if fits_word else numbers
+        numbers = numbers.astype(np.int64)
         # One of several encodings where the last weight is not a power of two: the last bit is set
         # only if the others do not suffice. All of them are valid, and have the same sum.
         last = numbers > self._rest
@@ -567,15 +340,10 @@ class RangeCheckedInt:
         for bit in range(len(self.weights) - 1):
             encoded[:, bit] = (rest >> bit) & 1
         encoded[:, -1] = last
-        return self.field.small_vector(encoded.reshape(-1))
+        return encoded.reshape(-1).astype(np.uint64)
 
     def decode(self, encoded: Vector) -> Vector:
         # Linear, so that it works on shares as well.
         if len(self.weights) == 1:
             return encoded
         return self.field.dot(encoded, self.field.vector(self.weights))
-
-
-def _check_length(measurement: Sequence[Any] | np.ndarray, length: int) -> None:
-    if len(measurement) != length:
-        raise ValueError(f"Expected a measurement of {length} entries, got {len(measurement)}.")

@@ -1,4 +1,4 @@
-"""Prio3: a fully linear proof checked by several aggregators (draft-irtf-cfrg-vdaf-20, section 7).
+"""Prio3: a fully linear proof checked by two aggregators (draft-irtf-cfrg-vdaf-20, section 7).
 
 Names and order are those of section 7.2, without the aggregation parameter, which Prio3 does not
 use.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import hmac
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,10 +17,9 @@ from randquant._internal import validate
 from randquant.secure_sums.helper import field_kernel
 from randquant.secure_sums.helper.circuits import (
     GADGET_DEGREE,
-    Valid,
+    SumVec,
     Vector,
     XofTurboShake128,
-    evaluate,
     format_dst,
 )
 
@@ -37,15 +36,15 @@ class Flp:
         valid: the circuit.
     """
 
-    def __init__(self, valid: Valid) -> None:
+    def __init__(self, valid: SumVec) -> None:
         self.valid, self.field = valid, valid.field
-        arity, outputs = valid.GADGET.ARITY, valid.EVAL_OUTPUT_LEN
+        arity = valid.GADGET.ARITY
         self._size = 1 << valid.GADGET_CALLS.bit_length()
         """Length of a wire polynomial: the power of two that holds all calls and the seed."""
         self._poly_len = GADGET_DEGREE * (self._size - 1) + 1
         self.MEAS_LEN, self.OUTPUT_LEN = valid.MEAS_LEN, valid.OUTPUT_LEN
         self.JOINT_RAND_LEN, self.PROVE_RAND_LEN = valid.JOINT_RAND_LEN, arity
-        self.QUERY_RAND_LEN = 1 + (outputs if outputs > 1 else 0)
+        self.QUERY_RAND_LEN = 1
         self.PROOF_LEN, self.VERIFIER_LEN = arity + self._poly_len, arity + 2
 
     @property
@@ -54,9 +53,7 @@ class Flp:
 
         It is that of one proof, over joint and query randomness (theory/vdaf.md, Proposition 1).
         """
-        chunk = self.valid.GADGET.ARITY // 2 if self.JOINT_RAND_LEN else 0
-        has_combination = int(self.valid.EVAL_OUTPUT_LEN > 1)
-        bad_points = chunk + has_combination + GADGET_DEGREE * (self._size - 1)
+        bad_points = self.valid.GADGET.ARITY // 2 + GADGET_DEGREE * (self._size - 1)
         return Fraction(bad_points, self.field.MODULUS - self._size)
 
     def prove(self, meas: Vector, prove_rand: Vector, joint_rand: Vector) -> Vector:
@@ -66,7 +63,7 @@ class Flp:
         have their seed at root 0 and their value in call k at root k, put into the gadget.
         """
         factors, shift = self.valid.wires(joint_rand, 1)
-        seeds = self.valid.GADGET.factors(self.field, prove_rand)
+        seeds = self.valid.GADGET.factors(prove_rand)
         poly = self.field.zeros(2 * self._size)
         roots, scales = self._roots(), self.field.odd_value_scales(self._size)
         field_kernel.product_poly(meas, factors, shift, *seeds, roots, scales, poly)
@@ -86,9 +83,7 @@ class Flp:
         gadget, calls = self.valid.GADGET, self.valid.GADGET_CALLS
         seeds, poly = proof[: gadget.ARITY], self._extended(proof[gadget.ARITY :])
         outputs = np.ascontiguousarray(poly[2 : 2 * calls + 1 : 2])
-        out = self.valid.eval(meas, outputs, num_shares)
-        rand, point = query_rand[:-1], self.field.integers(query_rand[-1:])[0]
-        output = self.field.dot(out, rand) if len(rand) else out
+        output, (point,) = self.valid.eval(outputs), self.field.integers(query_rand)
         # At a root a wire's value is that of one call, and no longer hidden by the wire's seed.
         if pow(point, self._size, self.field.MODULUS) == 1:
             raise ValueError(
@@ -102,7 +97,7 @@ class Flp:
     def decide(self, verifier: Vector) -> bool:
         """Return True if the circuit's output is zero and the gadget's test passes (7.3.5)."""
         output, wire_checks, gadget_check = verifier[:1], verifier[1:-1], verifier[-1:]
-        gadget = evaluate(self.valid.GADGET, self.field, wire_checks)
+        gadget = self.field.dot(*self.valid.GADGET.factors(wire_checks))
         return not output.any() and bool((gadget == gadget_check).all())
 
     def _wire_checks(
@@ -110,7 +105,7 @@ class Flp:
     ) -> tuple[Vector, Vector]:
         # The value of (a share of) each wire polynomial at a point.
         factors, shift = self.valid.wires(joint_rand, num_shares)
-        left, right = self.valid.GADGET.factors(self.field, seeds.copy())
+        left, right = self.valid.GADGET.factors(seeds.copy())
         weights = self.field.lagrange(self._size, point)
         field_kernel.wire_checks(meas, factors, shift, weights, left, right)
         return left, right
@@ -134,8 +129,8 @@ USAGE_MEAS_SHARE, USAGE_PROOF_SHARE, USAGE_JOINT_RANDOMNESS, USAGE_PROVE_RANDOMN
 USAGE_QUERY_RANDOMNESS, USAGE_JOINT_RAND_SEED, USAGE_JOINT_RAND_PART = 5, 6, 7
 SEED_SIZE = XofTurboShake128.SEED_SIZE
 
-PublicShare = list[bytes] | None
-"""The joint randomness parts, one for each aggregator, if there is joint randomness."""
+PublicShare = list[bytes]
+"""The joint randomness parts, one for each aggregator."""
 
 
 class LeaderShare(NamedTuple):
@@ -143,32 +138,32 @@ class LeaderShare(NamedTuple):
 
     meas_share: Vector
     proofs_share: Vector
-    blind: bytes | None
+    blind: bytes
 
 
 class HelperShare(NamedTuple):
-    """Input share of any other aggregator."""
+    """Input share of aggregator 1."""
 
     share: bytes
-    blind: bytes | None
+    blind: bytes
 
 
 class VerifyState(NamedTuple):
     """An aggregator's state until the verifier message arrives."""
 
     out_share: Vector
-    corrected_joint_rand_seed: bytes | None
+    corrected_joint_rand_seed: bytes
 
 
 class VerifierShare(NamedTuple):
     """An aggregator's message to the other aggregators."""
 
     verifiers_share: Vector
-    joint_rand_part: bytes | None
+    joint_rand_part: bytes
 
 
 class Prio3:
-    """Prio3 with some circuit, number of proofs and number of aggregators.
+    """Prio3 with two aggregators, a leader and a helper, and some number of proofs.
 
     Each step is deterministic. A report that any step refuses with a ValueError must not be added
     up. The rules that the draft leaves to the application are the caller's: a secret verification
@@ -178,8 +173,7 @@ class Prio3:
     Args:
         valid: the validity circuit, with its field.
         algorithm: the identifier, section 10; 0xFFFF0000 and more are for private use.
-        shares: number of aggregators, 2 to 255.
-        proofs: 1 to 255. Circuits with joint randomness need 3 over Field64 (section 9.7).
+        proofs: 1 to 255. Field64 needs 3 (section 9.7).
 
     Guarantees:
         With valid measurements and undamaged messages, every step succeeds and the sum is exact.
@@ -188,19 +182,17 @@ class Prio3:
         See `SumVec`.
     """
 
-    NONCE_SIZE, VERIFY_KEY_SIZE, ROUNDS = 16, SEED_SIZE, 1
+    NONCE_SIZE, VERIFY_KEY_SIZE, ROUNDS, SHARES = 16, SEED_SIZE, 1, 2
+    RAND_SIZE = 4 * SEED_SIZE
 
-    def __init__(self, valid: Valid, algorithm: int, shares: int = 2, proofs: int = 1) -> None:
+    def __init__(self, valid: SumVec, algorithm: int, proofs: int = 1) -> None:
         self.ID = validate.whole("algorithm", algorithm, low=0, high=2**32 - 1)
-        self.SHARES = shares = validate.whole("shares", shares, low=2, high=255)
         self.PROOFS = validate.whole("proofs", proofs, low=1, high=255)
         self.flp, self.field = Flp(valid), valid.field
-        self.has_joint_rand = self.flp.JOINT_RAND_LEN > 0
-        self.RAND_SIZE = SEED_SIZE * shares * (2 if self.has_joint_rand else 1)
 
     def shard(
-        self, ctx: bytes, measurement: Any, nonce: bytes, rand: bytes
-    ) -> tuple[PublicShare, list[LeaderShare | HelperShare]]:
+        self, ctx: bytes, measurement: Sequence[int] | np.ndarray, nonce: bytes, rand: bytes
+    ) -> tuple[PublicShare, tuple[LeaderShare, HelperShare]]:
         """Split a measurement, with its proofs, into a public share and input shares (7.2.1).
 
         Args:
@@ -215,29 +207,23 @@ class Prio3:
         _check_size("nonce", nonce, self.NONCE_SIZE)
         _check_size("rand", rand, self.RAND_SIZE)
         # In the draft's order: another one would make messages that no other implementation reads.
-        seeds = [rand[i : i + SEED_SIZE] for i in range(0, self.RAND_SIZE, SEED_SIZE)]
-        # The leader's share is the measurement less all others, which follow from short seeds: only
-        # one long share travels.
+        helper = HelperShare(rand[:SEED_SIZE], rand[SEED_SIZE : 2 * SEED_SIZE])
+        leader_blind, prove_seed = rand[2 * SEED_SIZE : 3 * SEED_SIZE], rand[3 * SEED_SIZE :]
+        # The leader's share is the measurement less the helper's, which follows from a short seed:
+        # only one long share travels.
         meas = self.flp.valid.encode(measurement)
-        helpers, blinds = seeds[: self.SHARES - 1], [None] * self.SHARES
-        if self.has_joint_rand:
-            ends = 2 * (self.SHARES - 1)
-            helpers, blinds = seeds[0:ends:2], [seeds[ends], *seeds[1:ends:2]]
-        leader_meas_share, parts = meas.copy(), [b""] * self.SHARES
-        for j, share in enumerate(helpers, 1):
-            meas_share = self.helper_meas_share(ctx, j, share)
-            parts[j] = self.joint_rand_part(ctx, j, blinds[j], meas_share, nonce)
-            self.field.vec_sub(leader_meas_share, meas_share, leader_meas_share)
-        parts[0] = self.joint_rand_part(ctx, 0, blinds[0], leader_meas_share, nonce)
+        helper_meas_share = self.helper_meas_share(ctx, 1, helper.share)
+        leader_meas_share = self.field.vec_sub(meas, helper_meas_share)
+        parts = [
+            self.joint_rand_part(ctx, 0, leader_blind, leader_meas_share, nonce),
+            self.joint_rand_part(ctx, 1, helper.blind, helper_meas_share, nonce),
+        ]
         # After all parts: the joint randomness depends on each share of the measurement, so that a
         # client cannot choose a measurement that fits it.
-        proofs_share = self._proofs(ctx, meas, parts, prove_seed=seeds[-1])
-        for j, share in enumerate(helpers, 1):
-            other = self.helper_proofs_share(ctx, j, share)
-            self.field.vec_sub(proofs_share, other, proofs_share)
-        leader = LeaderShare(leader_meas_share, proofs_share, blinds[0])
-        others = [HelperShare(share, blinds[j]) for j, share in enumerate(helpers, 1)]
-        return (parts if self.has_joint_rand else None), [leader, *others]
+        proofs_share = self._proofs(ctx, meas, parts, prove_seed)
+        other = self.helper_proofs_share(ctx, 1, helper.share)
+        self.field.vec_sub(proofs_share, other, proofs_share)
+        return parts, (LeaderShare(leader_meas_share, proofs_share, leader_blind), helper)
 
     def verify_init(
         self,
@@ -260,19 +246,16 @@ class Prio3:
         _check_size("verify_key", verify_key, self.VERIFY_KEY_SIZE)
         _check_size("nonce", nonce, self.NONCE_SIZE)
         meas_share, proofs_share, blind = self.expand_input_share(ctx, agg_id, input_share)
-        joint_rands, part, corrected_seed = self.field.zeros(0), None, None
-        if self.has_joint_rand:
-            if public_share is None or len(public_share) != self.SHARES or blind is None:
-                raise ValueError(
-                    f"Expected {self.SHARES} joint randomness parts and a blind, got "
-                    f"{len(public_share or [])} parts and {'no' if blind is None else 'a'} blind."
-                )
-            # Its own part is computed again and not believed: a client that proved with another
-            # joint randomness than that of the shares is found out by `verify_next`.
-            part = self.joint_rand_part(ctx, agg_id, blind, meas_share, nonce)
-            parts = [*public_share[:agg_id], part, *public_share[agg_id + 1 :]]
-            corrected_seed = self.joint_rand_seed(ctx, parts)
-            joint_rands = self.joint_rands(ctx, corrected_seed)
+        if len(public_share) != self.SHARES:
+            raise ValueError(
+                f"Expected {self.SHARES} joint randomness parts, got {len(public_share)}."
+            )
+        # Its own part is computed again and not believed: a client that proved with another joint
+        # randomness than that of the shares is found out by `verify_next`.
+        part = self.joint_rand_part(ctx, agg_id, blind, meas_share, nonce)
+        parts = [*public_share[:agg_id], part, *public_share[agg_id + 1 :]]
+        corrected_seed = self.joint_rand_seed(ctx, parts)
+        joint_rands = self.joint_rands(ctx, corrected_seed)
         query_rands = self.query_rands(verify_key, ctx, nonce)
         verifiers = [
             self.flp.query(meas_share, proof_share, query_rand, joint_rand, self.SHARES)
@@ -286,7 +269,7 @@ class Prio3:
 
     def verifier_shares_to_message(
         self, ctx: bytes, verifier_shares: Sequence[VerifierShare]
-    ) -> bytes | None:
+    ) -> bytes:
         """Combine all aggregators' verifier shares, in order, and decide each proof (7.2.2).
 
         Raises:
@@ -304,18 +287,15 @@ class Prio3:
                 f"Expected proofs of a valid measurement, got {refused} of {self.PROOFS} that are "
                 "not."
             )
-        if not self.has_joint_rand:
-            return None
         return self.joint_rand_seed(ctx, [share.joint_rand_part for share in verifier_shares])
 
-    def verify_next(self, verify_state: VerifyState, verifier_message: bytes | None) -> Vector:
+    def verify_next(self, verify_state: VerifyState, verifier_message: bytes) -> Vector:
         """Return the output share, if the client used the right joint randomness (section 7.2.2).
 
         Raises:
             ValueError: it used another one: the report is invalid.
         """
-        seed = verify_state.corrected_joint_rand_seed or b""
-        if not hmac.compare_digest(seed, verifier_message or b""):
+        if not hmac.compare_digest(verify_state.corrected_joint_rand_seed, verifier_message):
             raise ValueError("Expected the joint randomness that the client proved with.")
         return verify_state.out_share
 
@@ -325,13 +305,6 @@ class Prio3:
     def agg_update(self, agg_share: Vector, out_share: Vector) -> Vector:
         # In place (section 7.2.4).
         return self.field.vec_add(agg_share, out_share, agg_share)
-
-    def unshard(self, agg_shares: Sequence[Vector], num_measurements: int) -> Any:
-        """Add up all aggregators' shares, and decode the result (section 7.2.5)."""
-        agg = self.agg_init()
-        for share in agg_shares:
-            agg = self.agg_update(agg, share)
-        return self.flp.valid.decode(agg, num_measurements)
 
     def helper_meas_share(self, ctx: bytes, agg_id: int, share: bytes) -> Vector:
         return self._vector(USAGE_MEAS_SHARE, ctx, share, bytes([agg_id]), self.flp.MEAS_LEN)
@@ -367,16 +340,14 @@ class Prio3:
         return self._vector(USAGE_QUERY_RANDOMNESS, ctx, verify_key, binder, length)
 
     def joint_rand_part(
-        self, ctx: bytes, agg_id: int, blind: bytes | None, meas_share: Vector, nonce: bytes
+        self, ctx: bytes, agg_id: int, blind: bytes, meas_share: Vector, nonce: bytes
     ) -> bytes:
         # A share's part of the joint randomness: a client that changes a share changes it.
-        if blind is None:
-            return b""
         tag, encoded = self._tag(USAGE_JOINT_RAND_PART, ctx), self.field.encode_vec(meas_share)
         return XofTurboShake128.derive_seed(blind, tag, bytes([agg_id]) + nonce, encoded)
 
-    def joint_rand_seed(self, ctx: bytes, parts: Sequence[bytes | None]) -> bytes:
-        tag, binder = self._tag(USAGE_JOINT_RAND_SEED, ctx), b"".join(filter(None, parts))
+    def joint_rand_seed(self, ctx: bytes, parts: Sequence[bytes]) -> bytes:
+        tag, binder = self._tag(USAGE_JOINT_RAND_SEED, ctx), b"".join(parts)
         return XofTurboShake128.derive_seed(bytes(SEED_SIZE), tag, binder)
 
     def joint_rands(self, ctx: bytes, joint_rand_seed: bytes) -> Vector:
@@ -388,9 +359,8 @@ class Prio3:
     def _proofs(
         self, ctx: bytes, meas: Vector, parts: Sequence[bytes], prove_seed: bytes
     ) -> Vector:
-        prove_rands, joint_rands = self.prove_rands(ctx, prove_seed), self.field.zeros(0)
-        if self.has_joint_rand:
-            joint_rands = self.joint_rands(ctx, self.joint_rand_seed(ctx, parts))
+        prove_rands = self.prove_rands(ctx, prove_seed)
+        joint_rands = self.joint_rands(ctx, self.joint_rand_seed(ctx, parts))
         rands = zip(self._each(prove_rands), self._each(joint_rands), strict=True)
         return np.concatenate([self.flp.prove(meas, *proof_rands) for proof_rands in rands])
 
@@ -417,29 +387,26 @@ def _check_size(name: str, value: bytes, size: int) -> None:
 
 
 def encode_public_share(public_share: PublicShare) -> bytes:
-    return b"".join(public_share or [])
+    return b"".join(public_share)
 
 
 def decode_public_share(prio3: Prio3, encoded: bytes) -> PublicShare:
-    _check_size("message", encoded, SEED_SIZE * prio3.SHARES if prio3.has_joint_rand else 0)
-    parts = [encoded[i : i + SEED_SIZE] for i in range(0, len(encoded), SEED_SIZE)]
-    return parts or None
+    _check_size("message", encoded, SEED_SIZE * prio3.SHARES)
+    return [encoded[i : i + SEED_SIZE] for i in range(0, len(encoded), SEED_SIZE)]
 
 
 def encode_input_share(prio3: Prio3, share: LeaderShare | HelperShare) -> bytes:
-    blind = share.blind or b""
     if isinstance(share, HelperShare):
-        return share.share + blind
+        return share.share + share.blind
     encode = prio3.field.encode_vec
-    return b"".join([encode(share.meas_share), encode(share.proofs_share), blind])
+    return b"".join([encode(share.meas_share), encode(share.proofs_share), share.blind])
 
 
 def decode_input_share(prio3: Prio3, agg_id: int, encoded: bytes) -> LeaderShare | HelperShare:
     """Decode the input share of aggregator `agg_id`."""
-    blind_size = SEED_SIZE * prio3.has_joint_rand
     end = leader_share_size(prio3) if agg_id == 0 else SEED_SIZE
-    _check_size("message", encoded, end + blind_size)
-    blind = encoded[end:] or None
+    _check_size("message", encoded, end + SEED_SIZE)
+    blind = encoded[end:]
     if agg_id:
         return HelperShare(encoded[:end], blind)
     vector = prio3.field.decode_vec(memoryview(encoded)[:end])
@@ -447,32 +414,13 @@ def decode_input_share(prio3: Prio3, agg_id: int, encoded: bytes) -> LeaderShare
 
 
 def encode_verifier_share(prio3: Prio3, share: VerifierShare) -> bytes:
-    return bytes(prio3.field.encode_vec(share.verifiers_share)) + (share.joint_rand_part or b"")
+    return bytes(prio3.field.encode_vec(share.verifiers_share)) + share.joint_rand_part
 
 
 def decode_verifier_share(prio3: Prio3, encoded: bytes) -> VerifierShare:
     end = prio3.flp.VERIFIER_LEN * prio3.PROOFS * prio3.field.ENCODED_SIZE
-    _check_size("message", encoded, end + SEED_SIZE * prio3.has_joint_rand)
-    return VerifierShare(prio3.field.decode_vec(encoded[:end]), encoded[end:] or None)
-
-
-def encode_verifier_message(message: bytes | None) -> bytes:
-    return message or b""
-
-
-def decode_verifier_message(prio3: Prio3, encoded: bytes) -> bytes | None:
-    _check_size("message", encoded, SEED_SIZE * prio3.has_joint_rand)
-    return encoded or None
-
-
-def encode_agg_share(prio3: Prio3, share: Vector) -> bytes:
-    # Also of an output share.
-    return bytes(prio3.field.encode_vec(share))
-
-
-def decode_agg_share(prio3: Prio3, encoded: bytes) -> Vector:
-    _check_size("message", encoded, prio3.flp.OUTPUT_LEN * prio3.field.ENCODED_SIZE)
-    return prio3.field.decode_vec(encoded)
+    _check_size("message", encoded, end + SEED_SIZE)
+    return VerifierShare(prio3.field.decode_vec(encoded[:end]), encoded[end:])
 
 
 def leader_share_size(prio3: Prio3) -> int:

@@ -77,7 +77,7 @@ def prio3_for(terms: HelperTerms) -> Prio3:
 @functools.lru_cache(maxsize=8)
 def _prio3(dimension: int, largest: int) -> Prio3:
     chunk = chunk_length(dimension * largest.bit_length())
-    return Prio3(SumVec(Field64, dimension, largest, chunk), ALGORITHM_CODE, 2, PROOFS_COUNT)
+    return Prio3(SumVec(Field64, dimension, largest, chunk), ALGORITHM_CODE, PROOFS_COUNT)
 
 
 def proof_context(digest: bytes) -> bytes:
@@ -137,7 +137,7 @@ def proven_message(
     nonce, share = os.urandom(prio3.NONCE_SIZE), helper_share(seed)
     # The helper's share and blind follow from the sealed seed, so that it gets 32 bytes and not a
     # vector; the rest of Prio3's randomness is drawn.
-    rand = share.share + (share.blind or b"") + os.urandom(prio3.RAND_SIZE - 2 * SEED_SIZE)
+    rand = share.share + share.blind + os.urandom(prio3.RAND_SIZE - 2 * SEED_SIZE)
     public, shares = prio3.shard(proof_context(digest), codes, nonce, rand)
     # The seal opens with this nonce and public share only: a server that could change them would
     # choose the query, and learn from verdicts (theory/helper-sums.md, Proposition 7).
@@ -211,7 +211,7 @@ def leader_verifier(
     except ValueError as error:
         raise ProtocolError(str(error)) from None
     # Prio3 compares the parts in its last step only, when the helper's sum is out already.
-    if public is None or verifier.joint_rand_part != public[LEADER_NUMBER]:
+    if verifier.joint_rand_part != public[LEADER_NUMBER]:
         raise ProtocolError(
             "Expected the joint randomness of the server's share, got a public share without it."
         )
