@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle import renyi, row, steepness
 from slow import slow
-from strategies import channels, mechanism_channels
+from strategies import channels, mechanism_channels, steep_channels
 
 import randquant as rq
 from randquant.aggregation import clip_to_norm
@@ -33,31 +33,6 @@ SMALL_WORK = 600
 """Weights of a channel whose search ends before its work is used up."""
 
 
-def softened(channel: Channel) -> Channel:
-    """The channel without jumps, each code possible everywhere, so that kappa is finite."""
-    keep = np.append(True, np.diff(channel.inputs) > 0)
-    weights = channel.weights[keep].astype(object) * 63
-    least = channel.denominator // channel.levels
-    added = np.full(channel.levels, least, dtype=object)
-    added[-1] += channel.denominator - added.sum()
-    if not added.all():
-        added = np.ones(channel.levels, dtype=object)
-        added[-1] += channel.denominator - channel.levels
-        if added[-1] <= 0:
-            return rq.pbm(channel.clip, 0.2, 3)
-    scaled = ((weights + added) * 2**50) // (64 * channel.denominator)
-    weights = np.maximum(scaled.astype(np.int64), 1)
-    weights[:, -1] += 2**50 - weights.sum(axis=1)
-    if (weights <= 0).any():
-        return rq.pbm(channel.clip, 0.2, 3)
-    return Channel(channel.inputs[keep], channel.values, weights, 2**50)
-
-
-def steep_channels():
-    """Channels of every shape with a finite kappa."""
-    return channels().map(softened) | mechanism_channels().map(softened)
-
-
 def within(draw, low: Fraction, high: Fraction) -> Fraction:
     return low + (high - low) * draw(st.fractions(0, 1, max_denominator=2**20))
 
@@ -66,7 +41,8 @@ def within(draw, low: Fraction, high: Fraction) -> Fraction:
 def pairs_in_reach(draw, channel, reach: Fraction):
     """Two inputs at most so far apart, mostly exactly, often at an end or astride a vertex."""
     inputs = [Fraction(float(u)) for u in channel.inputs]
-    apart = min(reach, inputs[-1] - inputs[0]) * draw(st.sampled_from([1, 1, Fraction(1, 3)]))
+    share = draw(st.sampled_from([1, 1, Fraction(1, 3)]) | st.fractions(0, 1, max_denominator=9**6))
+    apart = min(reach, inputs[-1] - inputs[0]) * share
     kind = draw(st.sampled_from(["left", "right", "anywhere", "vertex", "astride"]))
     start = within(draw, inputs[0], inputs[-1] - apart)
     if kind == "left":
@@ -88,18 +64,40 @@ def test_no_pair_in_reach_exceeds_it(channel, order, share, data):
     found, everywhere = rq.kappa(channel, order, farthest=reach), rq.kappa(channel, order)
     for _ in range(4):
         x, other = data.draw(pairs_in_reach(channel, Fraction(reach)))
-        assert steepness(channel, x, other, order) <= found.upper < math.inf
+        if x != other:
+            assert steepness(channel, x, other, order) <= found.upper < math.inf
     fisher = order / 2 * rq.fisher_information(channel).lower
     assert found.upper >= found.lower >= fisher * (1 - 1e-14)
     x, other = (Fraction(u) for u in found.witness)
     assert abs(x - other) <= Fraction(reach)
     if x != other:
         assert steepness(channel, x, other, order) >= found.lower
+    elif fisher > 0:  # approached from one side or the other
+        step = Fraction(float(channel.clip)) / 2**80
+        close = [steepness(channel, x, end, order) for end in (x + step, x - step)
+                 if abs(end) <= channel.clip]  # fmt: skip
+        assert max(close) >= found.lower * (1 - 1e-9)
+        assert found.lower == pytest.approx(fisher, rel=1e-14, abs=0)
     if share >= 1:
         assert found == everywhere
     if order <= 8 and channel.weights.size <= SMALL_WORK:
         assert found.width <= 2e-4 * found.upper
         assert found.upper <= everywhere.upper * (1 + TOLERANCE)
+
+
+@settings(max_examples=25)
+@given(channels() | mechanism_channels() | steep_channels(), ORDERS)
+def test_it_is_infinite_where_a_code_vanishes_or_a_row_jumps_and_only_there(channel, order):
+    finite = all(
+        a == b or (min(a, b) > 0 and left < right)
+        for (left, right), rows in zip(
+            itertools.pairwise(channel.inputs), itertools.pairwise(channel.weights.tolist()),
+            strict=True,
+        )
+        for a, b in zip(*rows, strict=True)
+    )  # fmt: skip
+    found = rq.kappa(channel, order)
+    assert (found.upper < math.inf) == (found.lower < math.inf) == finite
 
 
 @settings(max_examples=60)
