@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracle import renyi, row, steepness
+from oracle import epsilon_of_laws, renyi, row, steepness
 from slow import slow
 from strategies import channels, mechanism_channels, steep_channels
 
@@ -260,12 +260,16 @@ def neighbours(parts, relation, examples):
     ]
 
 
-def hill_climb(value, rng, tries):
-    """The largest value of three vectors in the unit ball that a search from many starts finds."""
+def hill_climb(value, rng, tries, alone):
+    """The largest value of three vectors in the unit ball that a search from many starts finds.
+
+    Args:
+        alone: the third one changes nothing.
+    """
     axes = [*np.eye(DIMENSION), np.ones(DIMENSION) / math.sqrt(DIMENSION)]
     axes += [_HADAMARD[k] for k in range(DIMENSION)]
-    starts = [(sign * a, -sign * a, far * b) for a in axes for b in axes for sign in (1, -1)
-              for far in (1, 0)]  # fmt: skip
+    others = [0 * axes[0]] if alone else [0 * axes[0], *axes]
+    starts = [(sign * a, -sign * a, b) for a in axes for b in others for sign in (1, -1)]
     tried = sorted(((value(start), k) for k, start in enumerate(starts)), reverse=True)[:2]
     best = 0.0
     for reached, k in tried:
@@ -303,25 +307,21 @@ def attacked(seed: int, encoded, tries: int) -> float:
         pair = neighbours(parts, relation, examples)
         return rows.divergence(*(encoded(mechanism, update) for update in pair), order)
 
-    return hill_climb(value, rng, tries) / release.renyi(order)
+    return hill_climb(value, rng, tries, examples is None) / release.renyi(order)
 
 
-@pytest.mark.parametrize("first", [0, *slow(*range(20, 1020, 20))])
+@pytest.mark.parametrize("first", [0, *slow(*range(20, 220, 20))])
 def test_no_neighbours_that_are_searched_for_exceed_it(seen, first):
+    """Each kind of channel meets each relation and number of examples five times or so."""
     ratios = [attacked(seed, seen, 30 if first == 0 else 100) for seed in range(first, first + 20)]
     assert max(ratios) <= 1 + 1e-9
     assert max(ratios) > 0.95  # the bound is close where one coordinate takes all
 
 
 def exact_epsilon(pairs, delta) -> float:
-    """Of independent codes, by all outcomes; within 1e-12."""
-    p, q = (functools.reduce(np.multiply.outer, side).ravel() for side in zip(*pairs, strict=True))
-    low, high = 0.0, 80.0
-    for _ in range(70):
-        middle = (low + high) / 2
-        above = np.maximum(p - math.exp(middle) * q, 0).sum()
-        low, high = (middle, high) if above > delta else (low, middle)
-    return low
+    """Of independent codes, by all outcomes."""
+    both = (functools.reduce(np.multiply.outer, side) for side in zip(*pairs, strict=True))
+    return epsilon_of_laws(*both, delta)
 
 
 @pytest.mark.parametrize("seed", range(12))
