@@ -176,6 +176,21 @@ def composed_delta(p: Sequence[int], q: Sequence[int], releases: int, epsilon) -
     return delta
 
 
+def epsilon_of_laws(p: np.ndarray, q: np.ndarray, delta: float) -> float:
+    """The least epsilon at which p exceeds e^epsilon q by delta at most in any event; in float64.
+
+    Args:
+        p, q: probabilities of the same outcomes, shaped alike.
+        delta: in (0, 1).
+    """
+    low, high = 0.0, 80.0
+    for _ in range(70):
+        middle = (low + high) / 2
+        above = float(np.maximum(p - math.exp(middle) * q, 0).sum())
+        low, high = (middle, high) if above > delta else (low, middle)
+    return low
+
+
 def kaplan_meier(times, happened, places) -> list[Fraction]:
     """Kaplan and Meier's estimate after each place; 1 for an event, else last seen at that time.
 

@@ -61,3 +61,28 @@ def mechanism_channels(draw) -> Channel:
             clip, clip * np.array([-1500, *sorted(inner), 1500]) / 1000, draw(st.floats(0, 20))
         )
     return stochastic_rounding(clip, draw(st.integers(2, 64)), clip * draw(st.floats(0.0, 2.0)))
+
+
+def softened(channel: Channel) -> Channel:
+    """The channel without jumps, each code possible everywhere, so that its curvature is finite."""
+    keep = np.append(True, np.diff(channel.inputs) > 0)
+    weights = channel.weights[keep].astype(object) * 63
+    least = channel.denominator // channel.levels
+    added = np.full(channel.levels, least, dtype=object)
+    added[-1] += channel.denominator - added.sum()
+    if not added.all():
+        added = np.ones(channel.levels, dtype=object)
+        added[-1] += channel.denominator - channel.levels
+        if added[-1] <= 0:
+            return pbm(channel.clip, 0.2, 3)
+    scaled = ((weights + added) * 2**50) // (64 * channel.denominator)
+    weights = np.maximum(scaled.astype(np.int64), 1)
+    weights[:, -1] += 2**50 - weights.sum(axis=1)
+    if (weights <= 0).any():
+        return pbm(channel.clip, 0.2, 3)
+    return Channel(channel.inputs[keep], channel.values, weights, 2**50)
+
+
+def steep_channels() -> st.SearchStrategy[Channel]:
+    """Channels of every shape with a finite curvature."""
+    return channels().map(softened) | mechanism_channels().map(softened)

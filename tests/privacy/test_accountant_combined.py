@@ -31,7 +31,8 @@ DELTA = 1e-5
 PAIRS = [(*g, *pair) for g in GROUPS for pair in itertools.combinations(of_group(*g), 2)]
 REPLACED = [pair for pair in PAIRS if pair[1] == "replace_one"]
 AGGREGATE = of_group("aggregate", "replace_one")
-ZEROED = [pair for pair in PAIRS if pair[1] == "zero_out"]  # which are composed in the same way
+ZEROED = [pair for pair in PAIRS if pair[1] == "zero_out" and {"poisson", "fixed"} & {*pair[2:]}]
+"""Of the others the two relations are composed in the same way."""
 
 
 def cost(*releases, delta=DELTA, quick=False):

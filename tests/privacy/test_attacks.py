@@ -1,6 +1,7 @@
 """Lower ends: against exact laws and their composition, and below every bound."""
 
 import dataclasses
+import functools
 import itertools
 import math
 
@@ -22,6 +23,7 @@ from lower_ends import (
     places_of,
 )
 from noise_laws import log_law
+from oracle import epsilon_of_laws
 from slow import slow
 from whole import summed
 
@@ -47,17 +49,10 @@ def law_of(channel, clients, others, place):
 
 
 def exact_epsilon(first, second, times, delta):
-    """Of so many independent copies of a pair, by all outcomes; within 1e-13."""
-    p, q = (np.array([w / sum(law) for w in law]) for law in (first, second))
-    one, other = p, q
-    for _ in range(times - 1):
-        one, other = np.outer(one, p).ravel(), np.outer(other, q).ravel()
-    low, high = 0.0, 60.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        above = np.maximum(one - math.exp(middle) * other, 0).sum()
-        low, high = (middle, high) if above > delta else (low, middle)
-    return low
+    """Of so many independent copies of a pair, by all outcomes."""
+    laws = (np.array([w / sum(law) for w in law]) for law in (first, second))
+    copies = (functools.reduce(np.multiply.outer, [law] * times) for law in laws)
+    return epsilon_of_laws(*copies, delta)
 
 
 @pytest.mark.slow(after=1)

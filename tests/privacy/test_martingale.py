@@ -119,7 +119,6 @@ def test_what_has_other_vertices_or_says_too_much_has_neither_moments_nor_steps(
     assert ratio_moments(bit(4.0), 2**12 + 1) is None
 
 
-@pytest.mark.slow(after=2)
 @pytest.mark.parametrize("x", [1e-6, 0.003, 0.2])
 @pytest.mark.parametrize(("power", "tilt"), [(3, 0), (4, 0), (5, 0), (6, 0), (6, 4), (6, 64)])
 def test_moments_of_gaussian_noise(power, tilt, x):

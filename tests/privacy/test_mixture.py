@@ -235,7 +235,6 @@ def test_many_rounds_are_bounded_by_the_normal_law_or_not_at_all(rounds):
     assert found == math.inf if rounds > 2**40 else mean < found < 3 * mean + 10
 
 
-@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("make", [absence, zeros, between, anywhere])
 @pytest.mark.parametrize(("rate", "apart"), [(5e-324, 1.0), (1.0, 1e-100), (1 - 2.0**-53, 1e4)])
 def test_extremes_of_rate_and_noise_stay_bounds(make, rate, apart):

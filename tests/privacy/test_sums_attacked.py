@@ -66,26 +66,17 @@ def attained(channel: rq.Channel, clients: int, order: float) -> tuple[float, fl
     return over_square(*close[:2], order, close[2]), over_square(*far[:2], order, 1)
 
 
-def bounded(seed: int, orders: tuple[float, ...], most: int) -> None:
+@pytest.mark.slow(after=4)
+@pytest.mark.parametrize("seed", range(120))
+def test_no_arrangement_exceeds_the_bound(seed):
+    """Of three channels one is bounded within 4 percent: so many seeds notice that much less."""
     rng = np.random.default_rng(seed)
-    channel, clients, order = drawn(rng), int(rng.integers(2, most)), float(rng.choice(orders))
+    channel, clients, order = drawn(rng), int(rng.integers(2, 7)), float(rng.choice(ORDERS))
     over, whole = attained(channel, clients, order)
     found, certified = (f(channel, clients, order) for f in (rq.kappa_sum, rq.certify_sum))
     assert over <= found.upper
     assert whole <= certified.epsilon.upper <= whole * (1 + 1e-6)
     assert found.lower <= found.upper
-
-
-@pytest.mark.slow(after=1)
-@pytest.mark.parametrize("seed", range(11))
-def test_no_arrangement_exceeds_the_bound(seed):
-    bounded(seed, ORDERS, 5)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(11, 224))
-def test_no_arrangement_of_more_clients_exceeds_the_bound(seed):
-    bounded(seed, (*ORDERS, 256.0), 7)
 
 
 @pytest.mark.parametrize("order", [2.0, 64.0])

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracle import renyi, row, steepness
+from oracle import epsilon_of_laws, renyi, row, steepness
 from slow import slow
-from strategies import channels, mechanism_channels
+from strategies import channels, mechanism_channels, steep_channels
 
 import randquant as rq
 from randquant.aggregation import clip_to_norm
@@ -33,31 +33,6 @@ SMALL_WORK = 600
 """Weights of a channel whose search ends before its work is used up."""
 
 
-def softened(channel: Channel) -> Channel:
-    """The channel without jumps, each code possible everywhere, so that kappa is finite."""
-    keep = np.append(True, np.diff(channel.inputs) > 0)
-    weights = channel.weights[keep].astype(object) * 63
-    least = channel.denominator // channel.levels
-    added = np.full(channel.levels, least, dtype=object)
-    added[-1] += channel.denominator - added.sum()
-    if not added.all():
-        added = np.ones(channel.levels, dtype=object)
-        added[-1] += channel.denominator - channel.levels
-        if added[-1] <= 0:
-            return rq.pbm(channel.clip, 0.2, 3)
-    scaled = ((weights + added) * 2**50) // (64 * channel.denominator)
-    weights = np.maximum(scaled.astype(np.int64), 1)
-    weights[:, -1] += 2**50 - weights.sum(axis=1)
-    if (weights <= 0).any():
-        return rq.pbm(channel.clip, 0.2, 3)
-    return Channel(channel.inputs[keep], channel.values, weights, 2**50)
-
-
-def steep_channels():
-    """Channels of every shape with a finite kappa."""
-    return channels().map(softened) | mechanism_channels().map(softened)
-
-
 def within(draw, low: Fraction, high: Fraction) -> Fraction:
     return low + (high - low) * draw(st.fractions(0, 1, max_denominator=2**20))
 
@@ -66,7 +41,8 @@ def within(draw, low: Fraction, high: Fraction) -> Fraction:
 def pairs_in_reach(draw, channel, reach: Fraction):
     """Two inputs at most so far apart, mostly exactly, often at an end or astride a vertex."""
     inputs = [Fraction(float(u)) for u in channel.inputs]
-    apart = min(reach, inputs[-1] - inputs[0]) * draw(st.sampled_from([1, 1, Fraction(1, 3)]))
+    share = draw(st.sampled_from([1, 1, Fraction(1, 3)]) | st.fractions(0, 1, max_denominator=9**6))
+    apart = min(reach, inputs[-1] - inputs[0]) * share
     kind = draw(st.sampled_from(["left", "right", "anywhere", "vertex", "astride"]))
     start = within(draw, inputs[0], inputs[-1] - apart)
     if kind == "left":
@@ -88,18 +64,40 @@ def test_no_pair_in_reach_exceeds_it(channel, order, share, data):
     found, everywhere = rq.kappa(channel, order, farthest=reach), rq.kappa(channel, order)
     for _ in range(4):
         x, other = data.draw(pairs_in_reach(channel, Fraction(reach)))
-        assert steepness(channel, x, other, order) <= found.upper < math.inf
+        if x != other:
+            assert steepness(channel, x, other, order) <= found.upper < math.inf
     fisher = order / 2 * rq.fisher_information(channel).lower
     assert found.upper >= found.lower >= fisher * (1 - 1e-14)
     x, other = (Fraction(u) for u in found.witness)
     assert abs(x - other) <= Fraction(reach)
     if x != other:
         assert steepness(channel, x, other, order) >= found.lower
+    elif fisher > 0:  # approached from one side or the other
+        step = Fraction(float(channel.clip)) / 2**80
+        close = [steepness(channel, x, end, order) for end in (x + step, x - step)
+                 if abs(end) <= channel.clip]  # fmt: skip
+        assert max(close) >= found.lower * (1 - 1e-9)
+        assert found.lower == pytest.approx(fisher, rel=1e-14, abs=0)
     if share >= 1:
         assert found == everywhere
     if order <= 8 and channel.weights.size <= SMALL_WORK:
         assert found.width <= 2e-4 * found.upper
         assert found.upper <= everywhere.upper * (1 + TOLERANCE)
+
+
+@settings(max_examples=25)
+@given(channels() | mechanism_channels() | steep_channels(), ORDERS)
+def test_it_is_infinite_where_a_code_vanishes_or_a_row_jumps_and_only_there(channel, order):
+    finite = all(
+        a == b or (min(a, b) > 0 and left < right)
+        for (left, right), rows in zip(
+            itertools.pairwise(channel.inputs), itertools.pairwise(channel.weights.tolist()),
+            strict=True,
+        )
+        for a, b in zip(*rows, strict=True)
+    )  # fmt: skip
+    found = rq.kappa(channel, order)
+    assert (found.upper < math.inf) == (found.lower < math.inf) == finite
 
 
 @settings(max_examples=60)
@@ -144,7 +142,7 @@ def test_two_levels_against_zero_in_closed_form(margin, reach):
     rq.stochastic_rounding(0.35, 4, 1.0),
 ])  # fmt: skip
 def test_it_grows_with_the_distance_from_fishers_information_to_that_of_all_pairs(channel, order):
-    reaches = 2 * channel.clip * np.array([1e-9, 1e-3, 0.01, 0.05, 0.1, 0.2, 0.5, 1.0])
+    reaches = 2 * channel.clip * np.array([1e-9, 0.01, 0.05, 0.2, 0.5, 1.0])
     found = [rq.kappa(channel, order, farthest=float(reach)) for reach in reaches]
     for near, far in itertools.pairwise(found):
         assert near.lower <= far.upper
@@ -262,12 +260,16 @@ def neighbours(parts, relation, examples):
     ]
 
 
-def hill_climb(value, rng, tries):
-    """The largest value of three vectors in the unit ball that a search from many starts finds."""
+def hill_climb(value, rng, tries, alone):
+    """The largest value of three vectors in the unit ball that a search from many starts finds.
+
+    Args:
+        alone: the third one changes nothing.
+    """
     axes = [*np.eye(DIMENSION), np.ones(DIMENSION) / math.sqrt(DIMENSION)]
     axes += [_HADAMARD[k] for k in range(DIMENSION)]
-    starts = [(sign * a, -sign * a, far * b) for a in axes for b in axes for sign in (1, -1)
-              for far in (1, 0)]  # fmt: skip
+    others = [0 * axes[0]] if alone else [0 * axes[0], *axes]
+    starts = [(sign * a, -sign * a, b) for a in axes for b in others for sign in (1, -1)]
     tried = sorted(((value(start), k) for k, start in enumerate(starts)), reverse=True)[:2]
     best = 0.0
     for reached, k in tried:
@@ -305,25 +307,21 @@ def attacked(seed: int, encoded, tries: int) -> float:
         pair = neighbours(parts, relation, examples)
         return rows.divergence(*(encoded(mechanism, update) for update in pair), order)
 
-    return hill_climb(value, rng, tries) / release.renyi(order)
+    return hill_climb(value, rng, tries, examples is None) / release.renyi(order)
 
 
-@pytest.mark.parametrize("first", [0, *slow(*range(20, 1020, 20))])
+@pytest.mark.parametrize("first", [0, *slow(*range(20, 220, 20))])
 def test_no_neighbours_that_are_searched_for_exceed_it(seen, first):
+    """Each kind of channel meets each relation and number of examples five times or so."""
     ratios = [attacked(seed, seen, 30 if first == 0 else 100) for seed in range(first, first + 20)]
     assert max(ratios) <= 1 + 1e-9
     assert max(ratios) > 0.95  # the bound is close where one coordinate takes all
 
 
 def exact_epsilon(pairs, delta) -> float:
-    """Of independent codes, by all outcomes; within 1e-12."""
-    p, q = (functools.reduce(np.multiply.outer, side).ravel() for side in zip(*pairs, strict=True))
-    low, high = 0.0, 80.0
-    for _ in range(70):
-        middle = (low + high) / 2
-        above = np.maximum(p - math.exp(middle) * q, 0).sum()
-        low, high = (middle, high) if above > delta else (low, middle)
-    return low
+    """Of independent codes, by all outcomes."""
+    both = (functools.reduce(np.multiply.outer, side) for side in zip(*pairs, strict=True))
+    return epsilon_of_laws(*both, delta)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -365,7 +363,7 @@ def test_what_is_left_out_costs_less_than_what_is_replaced_by_the_same():
 def test_sums_of_a_few_are_never_worse_than_a_code_alone():
     channel = rq.stochastic_rounding(0.35, 4, 0.8)
     alone = VectorRelease(channel, 0.01, 16, 1, "aggregate")
-    for order in (2.0, 9.0, 40.0):
+    for order in (2.0, 40.0):  # of two clients at order 40 the sum costs as much as a code
         for clients in (2, 3, 8):
             summed = VectorRelease(channel, 0.01, 16, 1, "aggregate", cohort=clients)
             assert summed.renyi(order) <= alone.renyi(order)

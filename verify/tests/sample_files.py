@@ -11,13 +11,8 @@ from fractions import Fraction
 def norm(threshold=1.0, dimension=100, sent=None, rotate=True):
     rotated = 1 << (dimension - 1).bit_length() if rotate else dimension
     sent = rotated if sent is None else sent
-    return {
-        "clip": "norm",
-        "threshold": float(threshold).hex(),
-        "dimension": dimension,
-        "rotated": rotated,
-        "sent": sent,
-    }
+    update = {"clip": "norm", "threshold": float(threshold).hex()}
+    return {**update, "dimension": dimension, "rotated": rotated, "sent": sent}
 
 
 def release(kind, rounds=1, cohort=1, update=None, examples=None, **fields):
@@ -93,15 +88,9 @@ def bits(epsilon=7.64506):
 
 
 def skellam(epsilon=7.51168, unit="client"):
-    sent = release(
-        "integer noise",
-        10,
-        4,
-        norm(1, 100),
-        50,
-        grid={"scale": (84.28682868312676).hex(), "bound": 7226},
-        noise={"law": "skellam", "variance": (28904.0).hex()},
-    )
+    grid = {"scale": (84.28682868312676).hex(), "bound": 7226}
+    noise = {"law": "skellam", "variance": (28904.0).hex()}
+    sent = release("integer noise", 10, 4, norm(1, 100), 50, grid=grid, noise=noise)
     return certificate([sent], [claim(epsilon, unit=unit)])
 
 

@@ -82,6 +82,28 @@ def hockey_stick(p, q, epsilon):
     return sum(max(0.0, a - math.exp(epsilon) * b) for a, b in zip(p, q, strict=True))
 
 
+def convolved(*laws):
+    """The law of a sum of independent numbers."""
+    total = [1.0]
+    for law in laws:
+        fresh = [0.0] * (len(total) + len(law) - 1)
+        for (i, a), (j, b) in itertools.product(enumerate(total), enumerate(law)):
+            fresh[i + j] += a * b
+        total = fresh
+    return total
+
+
+def between(first, second, part):
+    """A row of weights between two rows of sixteenths, as a law."""
+    return [((1 - part) * a + part * b) / 16 for a, b in zip(first, second, strict=True)]
+
+
+def steepness(p, q, order, distance):
+    """Rényi divergence over the squared distance of two inputs."""
+    moment = sum(a**order * b ** (1 - order) for a, b in zip(p, q, strict=True))
+    return math.log(moment) / (order - 1) / distance**2
+
+
 def test_integer_noise_is_dominated_by_gaussian_noise():
     """gaussian.md, Proposition 4, on laws summed up here."""
     variance = 4.0
@@ -126,14 +148,8 @@ def test_sums_of_bits_are_bounded_closely(clients, displacement, epsilon):
     bound = float(bits.delta_of_steps([steps], intervals.interval(0), near, near))
     worst = 0.0
     for right in range(clients):
-        others = [1.0]
-        for k in range(clients - 1):
-            low, high = (weight / 16 for weight in rows[k < right])
-            others = [a * low + b * high for a, b in zip([*others, 0], [0, *others], strict=True)]
-        p, q = (
-            [(1 - x) * a + x * b for a, b in zip([*others, 0], [0, *others], strict=True)]
-            for x in (7 / 16, 7 / 16 + displacement / 8)
-        )
+        others = [between(*rows, float(k < right)) for k in range(clients - 1)]
+        p, q = (convolved(*others, [1 - x, x]) for x in (7 / 16, 7 / 16 + displacement / 8))
         worst = max(worst, composed(p, q, count, epsilon), composed(q, p, count, epsilon))
     assert worst <= bound <= 3 * worst
 
@@ -300,20 +316,18 @@ def test_rows_between_inputs_are_bounded_closely():
 
     def row(x):
         k = min(2, int((x + 1) * 1.5))
-        t = (x - float(inputs[k])) * 1.5
-        return [((1 - t) * a + t * b) / 16 for a, b in zip(weights[k], weights[k + 1], strict=True)]
+        return between(*weights[k : k + 2], (x - float(inputs[k])) * 1.5)
 
-    grid = [k / 12 for k in range(-12, 13)]
+    pairs = list(itertools.permutations([k / 12 for k in range(-12, 13)], 2))
     for order in (2, 5):
+        steep = {pair: steepness(*map(row, pair), order, pair[0] - pair[1]) for pair in pairs}
         for longest, fixed in ((2.0, None), (0.5, None), (1.0, 0), (1.25, Fraction(-1, 4))):
             length = intervals.interval(Fraction(longest))
             found = float(rows.curvature((channel,), order, length, fixed).high)
-            worst = 0.0
-            for x, y in itertools.permutations(grid, 2):
-                if abs(x - y) <= longest and fixed in (None, x, y):
-                    pairs = zip(row(x), row(y), strict=True)
-                    moment = sum(a**order * b ** (1 - order) for a, b in pairs)
-                    worst = max(worst, math.log(moment) / (order - 1) / (x - y) ** 2)
+            worst = max(
+                each for (x, y), each in steep.items()
+                if abs(x - y) <= longest and fixed in (None, x, y)
+            )  # fmt: skip
             assert worst <= found <= 1.03 * worst
     with pytest.raises(ValueError, match="never sends"):
         rows.Rows(inputs[:2], [[1, 1], [2, 0]])
@@ -347,8 +361,7 @@ def test_a_site_by_itself_is_proven():
     for k in range(161):
         x = ends[0] + (ends[-1] - ends[0] - reach) * k / 160
         for pair in itertools.permutations((law(x), law(x + reach))):
-            moment = sum(a**9 * b**-8 for a, b in zip(*pair, strict=True))
-            worst = max(worst, math.log(moment) / 8 / reach**2)
+            worst = max(worst, steepness(*pair, 9, reach))
     assert worst <= found <= 1.02 * worst
 
 
@@ -419,25 +432,13 @@ def test_sums_of_rows_are_bounded_closely():
     """Three rows, sums of five: against every arrangement of the others, and pairs of inputs."""
     inputs = (Fraction(-1), Fraction(0), Fraction(1))
     weights = ((9, 5, 2), (5, 6, 5), (2, 5, 9))
-    laws = {0: [1.0]}
-
-    def added(law, row):
-        total = [0.0] * (len(law) + len(row) - 1)
-        for i, a in enumerate(law):
-            for j, b in enumerate(row):
-                total[i + j] += a * b
-        return total
 
     def row(x):
         k = 0 if x < 0 else 1
-        return [
-            ((k - x) * a + (1 + x - k) * b) / 16
-            for a, b in zip(weights[k], weights[k + 1], strict=True)
-        ]
+        return between(*weights[k : k + 2], 1 + x - k)
 
-    laws = [[1.0]]
-    for _ in range(4):
-        laws = [added(law, [w / 16 for w in row]) for law in laws for row in weights]
+    ways = itertools.combinations_with_replacement([[w / 16 for w in row] for row in weights], 4)
+    laws = [convolved(*others) for others in ways]
     tables = rows.sums_of(inputs, weights, 5)
     assert len(tables) == math.comb(6, 2)
     grid = [k / 8 for k in range(-8, 9)]
@@ -446,11 +447,10 @@ def test_sums_of_rows_are_bounded_closely():
         found = float(rows.curvature(tables, order, length).high)
         worst = 0.0
         for law in laws:
+            sums = {x: convolved(law, row(x)) for x in grid}
             for x, y in itertools.permutations(grid, 2):
                 if abs(x - y) <= longest:
-                    pairs = zip(added(law, row(x)), added(law, row(y)), strict=True)
-                    moment = sum(a**order * b ** (1 - order) for a, b in pairs)
-                    worst = max(worst, math.log(moment) / (order - 1) / (x - y) ** 2)
+                    worst = max(worst, steepness(sums[x], sums[y], order, x - y))
         assert worst <= found <= 1.06 * worst
         few = rows.sums_of.__wrapped__(inputs, weights, 3)
         assert found <= float(rows.curvature(few, order, length).high)
@@ -479,15 +479,9 @@ def test_few_steps_of_a_sum_are_composed_by_their_curve(relation, apart):
     low, high = ([w / 16 for w in row] for row in channel["weights"])
     near, far = low, [a + apart * (b - a) for a, b in zip(low, high, strict=True)]
 
-    def added(p, q):
-        return [p[0] * q[0], p[0] * q[1] + p[1] * q[0], p[1] * q[1]]
-
-    def beside(own, others):
-        return [a * own[0] + b * own[1] for a, b in zip([*others, 0], [0, *others], strict=True)]
-
-    laws = [added(p, q) for p, q in itertools.combinations_with_replacement((low, high), 2)]
-    pairs = [tuple(beside(own, law) for own in (near, far)) for law in laws]
-    pairs += [tuple(beside(own, law) for own in (high, far)) for law in laws if apart != 1]
+    laws = [convolved(*two) for two in itertools.combinations_with_replacement((low, high), 2)]
+    pairs = [tuple(convolved(law, own) for own in (near, far)) for law in laws]
+    pairs += [tuple(convolved(law, own) for own in (high, far)) for law in laws if apart != 1]
     pairs += [pair[::-1] for pair in pairs]
 
     def delta(epsilon):
@@ -525,13 +519,10 @@ def test_one_example_of_a_subset_is_capped_at_twice_the_norm_in_both_relations()
     assert check.grid_square(release, left_out) == 16
     norm = (13 / 1024) ** 0.5
     for unit, relation, examples, expected in [
-        ("client", "zero_out", 5, norm),
-        ("client", "replace_one", 5, 2 * norm),
-        ("example", "zero_out", 2, 2 * norm),
-        ("example", "replace_one", 2, 2 * norm),
-        ("example", "replace_one", 100, 0.02),
-        ("example", "zero_out", 100, 0.01),
-    ]:
+        ("client", "zero_out", 5, norm), ("client", "replace_one", 5, 2 * norm),
+        ("example", "zero_out", 2, 2 * norm), ("example", "replace_one", 2, 2 * norm),
+        ("example", "replace_one", 100, 0.02), ("example", "zero_out", 100, 0.01),
+    ]:  # fmt: skip
         release.examples = examples
         found = float(check.distance(release, claim(unit, relation)).high)
         assert found == pytest.approx(expected, rel=2e-4)
@@ -561,13 +552,9 @@ def encoded(block, record):
 @pytest.mark.parametrize("pure", [False, True])
 def test_no_two_records_are_farther_apart_than_is_charged(pure):
     draw = random.Random(1)
-    for encoding, size in [
-        ("cells", 6),
-        ("tree", 6),
-        ("tree", 11),
-        ("products", 1),
-        ("products", 3),
-    ]:
+    for encoding, size in (
+        ("cells", 6), ("tree", 6), ("tree", 11), ("products", 1), ("products", 3),
+    ):  # fmt: skip
         block = SimpleNamespace(
             encoding=encoding, amplitude=10**6, cells=size, columns=size, pure=pure
         )
@@ -603,43 +590,26 @@ def test_what_is_not_written_in_the_one_right_way_is_refused():
     good = certificates.sealed(certificates.gaussian())
     read_certificate(good)
     data = json.loads(good)
+
+    def rounds(text):
+        return good.replace(b'"rounds":16', b'"rounds":' + text)
+
     texts = [
-        good[:-1],
-        good + b"\n",
-        good.replace(b",", b", ", 1),
-        b"\xef\xbb\xbf" + good,
-        good.replace(b'"rounds":16', b'"rounds":16.0'),
-        good.replace(b'"rounds":16', b'"rounds":1e1'),
-        good.replace(b'"rounds":16', b'"rounds":NaN'),
-        good.replace(b'"rounds":16', b'"rounds":' + b"9" * 5000),
-        good.replace(b'"rounds":16', b'"rounds":16,"rounds":16'),
+        good[:-1], good + b"\n", good.replace(b",", b", ", 1), b"\xef\xbb\xbf" + good,
+        *map(rounds, (b"16.0", b"1e1", b"NaN", b"9" * 5000, b'16,"rounds":16')),
         good.replace(data["digest"].encode(), b"0" * 64),
-        b"[" * 100_000,
-        b"null\n",
-        b"",
-        b" " * 2**21,
-    ]
+        b"[" * 100_000, b"null\n", b"", b" " * 2**21,
+    ]  # fmt: skip
     wrong = [
-        ("format", "randquant certificate, version 2"),
-        ("made_by", "x" * 101),
-        ("simulated", 1),
-        ("honest_others", True),
-        ("honest_others", 1),
-        ("trust", "local trust"),
-        ("accounts", []),
-        ("claims", []),
-        ("claims", data["claims"] * 2),
-        ("secret", 1),
-    ]
+        ("format", "randquant certificate, version 2"), ("made_by", "x" * 101), ("simulated", 1),
+        ("honest_others", True), ("honest_others", 1), ("trust", "local trust"), ("accounts", []),
+        ("claims", []), ("claims", data["claims"] * 2), ("secret", 1),
+    ]  # fmt: skip
     texts += [certificates.sealed({**data, key: value}) for key, value in wrong]
-    numbers = ["1", "0x1p+0", "0X1.0000000000000p+0", "inf", "nan", "-0x1.0000000000000p+0"]
-    numbers += [
-        "0x1.0000000000000p+1024",
-        "0x1.0000000000000p-1023",
-        "0x1.0000000000000p+00",
-        1,
-        None,
-    ]
+    numbers = [
+        "1", "0x1p+0", "0X1.0000000000000p+0", "inf", "nan", "-0x1.0000000000000p+0",
+        "0x1.0000000000000p+1024", "0x1.0000000000000p-1023", "0x1.0000000000000p+00", 1, None,
+    ]  # fmt: skip
     for number in numbers:
         text = json.loads(good)
         text["accounts"][0][0]["noise_in_clip_norms"] = number
@@ -694,18 +664,8 @@ def weaker(path, value):
         return [value - 3, value + 3, value * 2, value // 2, -1]
     if name in ("dimension", "sent"):
         return [value * 2, value * 3, 0]
-    if name in (
-        "kind",
-        "law",
-        "encoding",
-        "clip",
-        "trust",
-        "format",
-        "digest",
-        "unit",
-        "relation",
-        "draw",
-    ):
+    words = "kind law encoding clip trust format digest unit relation draw"
+    if name in words.split():
         return [value + "s", "", None, 1]
     return []
 
@@ -718,12 +678,11 @@ def test_no_tampered_certificate_is_proven():
     small = certificates.release(
         "codes", 20, 2, certificates.norm(0.5, 60, 40), 3, channel=certificates.one_bit(0.125, 1, 4)
     )
+    sizes = {"threshold", "dimension", "sent", "examples"}
+    party_table = certificates.table(1.63858, "discrete-gaussian", parties=BOTH, variance=1e8)
     made = [
-        (certificates.gaussian(4.37719), {"threshold", "dimension", "sent", "examples"}),
-        (
-            certificates.gaussian(1.99311, "zero_out"),
-            {"threshold", "dimension", "sent", "examples"},
-        ),
+        (certificates.gaussian(4.37719), sizes),
+        (certificates.gaussian(1.99311, "zero_out"), sizes),
         (certificates.skellam(7.51169), {"examples"}),
         (certificates.skellam(0.89317, "example"), set()),
         (certificates.certificate([small], [certificates.claim(14.28)]), {"examples", "dimension"}),
@@ -732,17 +691,13 @@ def test_no_tampered_certificate_is_proven():
         (certificates.table(6.4111, scale=1500), {"examples", "most", "delta", "cohort"}),
         (certificates.party(4.98335), {"examples"}),
         (certificates.party(0.7999, "example", ("helper",)), set()),
-        (
-            certificates.table(1.63858, "discrete-gaussian", parties=BOTH, variance=1e8),
-            {"examples", "most"},
-        ),
-        (certificates.spent(4.904), {"threshold", "dimension", "sent", "examples"}),
+        (party_table, {"examples", "most"}),
+        (certificates.spent(4.904), sizes),
     ]
     count = 0
     for data, harmless in made:
         assert proves(data)
-        tampered = [(path, value) for path, value in leaves(data)]
-        for path, value in tampered:
+        for path, value in leaves(data):
             for other in weaker(path, value) if path[-1] not in harmless else []:
                 if other != value:
                     count += 1
