@@ -107,15 +107,6 @@ def test_a_pipe_or_a_link_in_a_run_is_not_waited_for_or_followed(plant, name, fi
         problems.train_run(folder)
 
 
-def test_who_took_part_is_in_a_file_that_only_the_user_can_read(finished, tmp_path):
-    assert (finished[0] / "run.sqlite").stat().st_mode & 0o777 == 0o600
-    folder = tmp_path / "run"
-    shutil.copytree(finished[0], folder)
-    (folder / "run.sqlite").chmod(0o644)
-    with pytest.raises(OSError, match="a file for its owner alone, got mode 644"):
-        problems.train_run(folder)
-
-
 def test_a_store_of_another_version_or_kind_is_refused(finished, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(finished[0], folder)
@@ -223,17 +214,6 @@ def test_only_a_run_without_privacy_can_be_prolonged(finished, tmp_path):
     problems.create_run(tmp_path / "whole", longer)
     problems.train_run(tmp_path / "whole")
     assert (load_parameters(folder) == load_parameters(tmp_path / "whole")).all()
-
-
-def test_nothing_is_overwritten_unasked(finished, tmp_path):
-    with pytest.raises(FileExistsError, match="--overwrite"):
-        problems.create_run(finished[0], CONFIG)
-    precious = tmp_path / "precious"
-    precious.mkdir()
-    (precious / "thesis.tex").write_text("x")
-    with pytest.raises(FileExistsError):
-        problems.create_run(precious, CONFIG, overwrite=True)
-    assert (precious / "thesis.tex").exists()
 
 
 HIDDEN = {

@@ -157,14 +157,6 @@ def test_noise_that_hides_everything_is_warned_of(clients):
     assert [each.filename for each in caught] == [by_name.__file__]  # where the user called
 
 
-def test_a_secret_key_is_fresh_in_every_folder(clients, tmp_path):
-    first, second = (
-        train(a_model(), clients, mechanism=noisy(), folder=tmp_path / name, **CHEAP)
-        for name in ("a", "b")
-    )
-    assert weights(first).tobytes() != weights(second).tobytes()
-
-
 def test_the_key_is_only_in_its_file_which_only_the_user_can_read(clients, tmp_path):
     folder = tmp_path / "run"
     run = train(a_model(), clients, mechanism=noisy(), folder=folder, baseline=True, **CHEAP)
