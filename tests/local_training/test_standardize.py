@@ -200,7 +200,6 @@ def test_each_client_draws_its_record_by_itself():
     assert abs(figures.means[0] - 50) < 20  # 8 standard deviations
 
 
-@pytest.mark.slow
 def test_bounds_alone_cost_nothing():
     run = trained(standardize=rq.Standardize(0, 400, share=0))
     assert run.summary.spent is None
