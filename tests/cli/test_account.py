@@ -13,7 +13,9 @@ GAUSSIAN = "account gaussian --clip-norm 1 --noise-multiplier 0.5 --dimension 8 
 def test_hidden_cohorts_are_named_beside_their_figure(capsys):
     """Which figure that is for each relation and draw: `test_account_product.py`."""
     text = printed(capsys, f"{GAUSSIAN} --participation poisson --of-rounds 64")
-    release = rq.Sampled(rq.GaussianRelease(0.5, 8, 1), 1 / 16 * (1 + 2**-52), 64)
+    absent = rq.GaussianRelease(1.0, 8, 1, neighboring="zero_out")
+    rate = 1 / 16 * (1 + 2**-52)
+    release = rq.Sampled(rq.GaussianRelease(0.5, 8, 1), rate, 64, absent=absent)
     assert str(rq.account([release], 1e-5)) in text
     assert "hidden cohorts" in text
     assert "nobody learns" in text
