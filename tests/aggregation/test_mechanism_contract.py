@@ -83,8 +83,8 @@ def test_many_payloads_are_those_of_each(mechanism):
 
 def test_a_damaged_payload_is_refused_by_its_index(mechanism):
     payloads = mechanism.encode_many(UPDATES, keys())
-    longer = mechanism.encode(np.zeros(2 * DIMENSION, np.float32), Key.from_seed(7))
-    for bad in (b"", payloads[1][1:], payloads[1][:-1], payloads[1] + b"\0", longer):
+    other = mechanism.encode(np.zeros(DIMENSION + 1, np.float32), Key.from_seed(7))  # as long
+    for bad in (b"", payloads[1][1:], payloads[1][:-1], payloads[1] + b"\0", other):
         for dimension in (None, DIMENSION):
             with pytest.raises(ValueError, match=r"^payload 1: Expected"):
                 mechanism.mean([payloads[0], bad, *payloads[2:]], dimension, Key.from_seed(9))

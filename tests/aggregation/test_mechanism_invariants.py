@@ -71,7 +71,6 @@ LONG = 2 * CHUNK_SIZE + 3
 """More than two parts of every loop over the coordinates of one update."""
 
 
-@pytest.mark.slow(after=1)
 @of(RANDOM)
 def test_no_part_of_a_long_update_has_the_draws_of_another(mechanism):
     """Of zeros: whatever is sent then is drawn. Each byte has 1/2 bit of min-entropy and more."""

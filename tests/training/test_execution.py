@@ -28,18 +28,10 @@ from randquant.training import (
 from randquant.training.run_store import RECORDS
 
 CONFIG = problems.config_of(
-    dataset="digits",
-    model="softmax",
-    mechanism="rqm",
-    parameters={"clip": 0.03, "margin": 0.03, "levels": 16, "keep": 0.42},
-    population=50,
-    threads=1,
-    cohort=20,
-    rounds=16,
-    learning_rate=1.0,
-    checkpoint_every=7,
+    "digits", "softmax", "rqm", {"clip": 0.03, "margin": 0.03, "levels": 16, "keep": 0.42},
+    population=50, threads=1, cohort=20, rounds=16, learning_rate=1.0, checkpoint_every=7,
     evaluate_every=4,
-)
+)  # fmt: skip
 
 
 def stored(folder) -> list[str]:

@@ -279,13 +279,6 @@ def test_callbacks_see_every_round_and_may_stop_the_run(clients, test_data, tmp_
     assert "the same call goes on" in caught.value.__notes__[0]
 
 
-def test_a_round_that_is_told_is_on_disk(clients, tmp_path):
-    home, seen = tmp_path / "run", []
-    look = lambda metrics: seen.append((metrics.round, read_run(home).rounds))  # noqa: E731
-    train(a_model(), clients, mechanism=noisy(), folder=home, on_round=look, **CHEAP)
-    assert seen == [(number, number) for number in range(1, 7)]
-
-
 def test_a_change_of_directory_does_not_lose_the_folder(clients, monkeypatch, tmp_path):
     (tmp_path / "there").mkdir()
     monkeypatch.chdir(tmp_path)
