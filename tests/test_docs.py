@@ -24,25 +24,10 @@ DOCS = ROOT / "docs"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("papers/**/*.md")])
 README = (ROOT / "README.md").read_text()
 TASKS = [
-    "train",
-    "train-settings",
-    "own-loop",
-    "helper-sums",
-    "proven-sums",
-    "statistics",
-    "statistics-on-engines",
-    "plan",
-    "plan-explained",
-    "compare",
-    "account-for-a-run",
-    "certify",
-    "sampling",
-    "design",
-    "audit",
-    "command-line",
-    "coming-from",
-    "other-accounts",
-]
+    "train", "train-settings", "own-loop", "helper-sums", "proven-sums", "statistics",
+    "statistics-on-engines", "plan", "plan-explained", "compare", "account-for-a-run", "certify",
+    "sampling", "design", "audit", "command-line", "coming-from", "other-accounts",
+]  # fmt: skip
 """Pages whose commands are run, and whose code prints what they say, like the README's."""
 RUN = {"README.md": README, **{f"{n}.md": (DOCS / f"{n}.md").read_text() for n in TASKS}}
 TRAINING = ("train", "runs", "report")

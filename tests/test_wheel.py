@@ -136,36 +136,3 @@ def test_the_wheel_has_every_file_and_works_where_it_is_installed(tmp_path):
     file, version = ran.stdout.split()
     assert Path(file).is_relative_to(tmp_path)
     assert Version(version) == Version(PROJECT["version"])
-
-
-BLOCKED = """
-import sys
-class Blocked:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in {blocked!r}:
-            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
-sys.meta_path.insert(0, Blocked())
-from randquant.cli import main
-raise SystemExit(main({arguments!r}))
-"""
-EXTRAS = {
-    "torch", "sklearn", "altair", "vl_convert", "dp_accounting", "optuna",
-    "tensorboard", "nacl", "kymatio", "flwr",
-}  # fmt: skip
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "line",
-    [
-        "certify rqm --clip 1 --margin 1 --levels 4 --keep 0.5",
-        "account stochastic-rounding --clip 0.05 --levels 2 --margin 0.3 --clip-norm 0.5 "
-        "--dimension 650 --rounds 2 --cohort 40 --trust aggregate --delta 1e-5",
-        "--help",
-    ],
-)
-def test_the_core_needs_no_extra(line):
-    code = BLOCKED.format(blocked=EXTRAS, arguments=line.split())
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert ran.returncode == 0, ran.stderr
-    assert ran.stdout

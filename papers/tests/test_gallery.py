@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pages import Page
-from reproduced import reproduced
 
 from randquant.privacy import Interval
 from randquant.reports import Axis, line_chart
@@ -164,8 +163,8 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("damage", DAMAGED.values(), ids=DAMAGED)
-@pytest.mark.slow
-def test_a_damaged_result_is_refused_in_one_sentence(damage, tmp_path, capsys):
+def test_a_damaged_result_is_refused_in_one_sentence(damage, tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(ENTRIES, "rqm-fig8", lambda: made("rqm-fig8"))  # it takes a second
     gallery.save(made("rqm-fig8"), tmp_path)
     gallery.build(tmp_path)
     before = site(tmp_path)
@@ -209,18 +208,6 @@ def test_the_committed_gallery_is_what_its_results_make(tmp_path):
     assert site(tmp_path) == committed, "run randquant-papers gallery papers/docs/gallery"
     assert max(map(len, committed.values())) < 320_000
     assert sum(path.stat().st_size for path in COMMITTED.rglob("*.*")) < 5_000_000
-
-
-@pytest.mark.parametrize("name", ENTRIES)
-@pytest.mark.slow
-def test_the_committed_results_say_what_is_found_today(name):
-    path = COMMITTED / "results" / f"{name}.json"
-    kept, found = gallery.load(path), reproduced(name)
-    said = [[(c.text, c.paper, c.verdict) for c in result.claims] for result in (kept, found)]
-    assert said[0] == said[1]
-    assert kept.setting == found.setting
-    assert len(kept.figures) == len(found.figures)
-    assert [t.title for t in kept.tables] == [t.title for t in found.tables]
 
 
 def read_again(data: bytes, folder: Path) -> None:

@@ -4,7 +4,9 @@ import functools
 import itertools
 import json
 import math
+import re
 from fractions import Fraction
+from pathlib import Path
 
 import mpmath
 import numpy as np
@@ -17,6 +19,7 @@ from scipy import integrate
 import randquant as rq
 from randquant.privacy import Interval
 from randquant_papers import cli
+from randquant_papers.gallery import gallery
 from randquant_papers.optm import tables as optm_paper
 from randquant_papers.qmgeo import tables as qmgeo_paper
 from randquant_papers.registry import ENTRIES
@@ -64,6 +67,46 @@ def test_every_entry_is_text_json_and_a_page(name, capsys, tmp_path, monkeypatch
         assert " ".join(claimed["claim"].split()) in words
         assert claimed["why"] in words
     assert [each.name for each in tmp_path.iterdir()] == ["page.html"]
+    _check_errata(entry, text)
+    _check_committed(entry)
+
+
+DOCS = Path(__file__).parents[1] / "docs"
+ERRATA = [
+    (re.findall(r"`randquant-papers reproduce ([\w-]+)` \|$", line), line)
+    for line in (DOCS / "errata.md").read_text().splitlines()
+    if "`randquant-papers reproduce" in line
+]
+SAID_ELSEWHERE = {"rqm-fig2", "rqm-fig7", "rqm-fig8", "qmgeo-fig3"}
+"""Reproductions whose errata are rows with a `certify` command."""
+
+
+def _check_errata(entry, text):
+    """Each figure of a row with four decimals or more, and every long one, is printed as it is."""
+    rows = [row for names, row in ERRATA if names == [entry.name]]
+    if any(claimed.verdict == "does not hold" for claimed in entry.claims):
+        assert rows or entry.name in SAID_ELSEWHERE
+    for row in rows:
+        _, holds, _ = row.strip("| ").split(" | ")
+        figures = re.findall(r"(?<![\w.])\d+\.\d{4,}|(?<![\w.])\d{5,}(?:\.\d+)?", holds)
+        assert figures
+        for figure in figures:
+            assert re.search(rf"(?<![\d.]){re.escape(figure)}(?![\d])", text), figure
+
+
+def _check_committed(found):
+    """The gallery says what is found today."""
+    kept = gallery.load(DOCS / "gallery" / "results" / f"{found.name}.json")
+    said = [[(c.text, c.paper, c.verdict) for c in result.claims] for result in (kept, found)]
+    assert said[0] == said[1]
+    assert kept.setting == found.setting
+    assert len(kept.figures) == len(found.figures)
+    assert [t.title for t in kept.tables] == [t.title for t in found.tables]
+
+
+def test_every_erratum_of_a_reproduction_is_of_one_that_is_there():
+    assert len(ERRATA) > 8
+    assert all(len(names) == 1 and names[0] in ENTRIES for names, _ in ERRATA)
 
 
 @functools.cache

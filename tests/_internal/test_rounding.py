@@ -9,6 +9,7 @@ from unittest import mock
 
 import problems
 import pytest
+from made_runs import finished, measured
 from outward import FORMATTED, LOWER, PARAMETERS, UPPER, check_outward, to_nearest_in
 
 import randquant as rq
@@ -34,31 +35,17 @@ from randquant.reports import channels as shown_channels
 from randquant.reports import plan as plan_page
 from randquant.reports import run as report
 from randquant.reports import run as runs_page
-from randquant.training import RoundMetrics, RunRecord, RunSummary, federated, schedule
-from randquant.training import RunStatus as Status
+from randquant.training import RunRecord, federated, schedule
 
 CHANNEL = rq.stochastic_rounding(clip=0.1, levels=2, margin=0.1)
 GUARANTEE = Guarantee(UPPER, 1e-5, "replace_one", "local", 2.0, 10)
 CERTIFICATE = dataclasses.replace(rq.certify(CHANNEL), epsilon=Interval(LOWER, UPPER))
 CONFIG = problems.config_of("digits", "softmax", "stochastic-rounding", PARAMETERS, rounds=2)
-ROUND = RoundMetrics(
-    round=1,
-    accuracy=0.9,
-    loss=0.1,
-    train_loss=0.1,
-    bytes_up=100,
-    seconds_gradient=1.0,
-    seconds_protect=1.0,
-    seconds_evaluate=0.0,
-    participations=1,
-    epsilon=UPPER,
-)
-METRICS = (ROUND, dataclasses.replace(ROUND, round=2, participations=2))
-SUMMARY = RunSummary(0.9, 0.1, 650, 100, 2, GUARANTEE, 2)
+METRICS = [measured(at, epsilon=UPPER, participations=at) for at in (1, 2)]
 FINISHED = [
-    Status(Path(f"/runs/{k}"), "finished", CONFIG.changed(seed=k), METRICS, SUMMARY) for k in (1, 2)
+    finished(Path(f"/runs/{k}"), CONFIG.changed(seed=k), GUARANTEE, *METRICS) for k in (1, 2)
 ]
-RUN = RunRecord(CONFIG, METRICS, SUMMARY)
+RUN = RunRecord(CONFIG, METRICS, FINISHED[0].summary)
 NOISE = DecodedError(1.0, 1.0, 0.1, 0.1)
 
 
@@ -130,7 +117,7 @@ UPPERS = {
     "certificate": lambda: str(CERTIFICATE),
     "certificate of a sum": of_a_sum,
     "metric certificate": of_a_metric,
-    "progress bar": lambda: federated._epsilon_text(ROUND),
+    "progress bar": lambda: federated._epsilon_text(METRICS[0]),
     "table of a run": of_a_table,
     "page of a run": lambda: report.render(RUN),
     "list of runs": lambda: "\n".join(runs_command._listed(FINISHED)),
@@ -152,7 +139,6 @@ LOWERS = {
 }
 
 
-@pytest.mark.slow(after=5)
 @pytest.mark.parametrize("name", [*LOWERS, *UPPERS])
 def test_a_bound_is_printed_outward(name, monkeypatch):
     show, value = (UPPERS[name], UPPER) if name in UPPERS else (LOWERS[name], LOWER)

@@ -81,20 +81,13 @@ def test_many_payloads_are_those_of_each(mechanism):
         mechanism.encode_many(UPDATES, keys()[1:])
 
 
-def test_a_payload_has_the_bytes_that_are_stated(mechanism):
-    payload = mechanism.encode(UPDATES[0], Key.from_seed(0))
-    stated = mechanism.upload_bytes(DIMENSION, CLIENTS)
-    assert stated > 0
-    assert mechanism.payload_bytes(DIMENSION) == len(payload)
-    if mechanism.trust != "aggregate":  # else what is sent is masked
-        assert stated == len(payload)
-
-
 def test_a_damaged_payload_is_refused_by_its_index(mechanism):
     payloads = mechanism.encode_many(UPDATES, keys())
-    for bad in (b"", payloads[1][1:], payloads[1] + b"0"):
-        with pytest.raises(ValueError, match="payload 1: Expected"):
-            mechanism.mean([payloads[0], bad, *payloads[2:]], DIMENSION, Key.from_seed(9))
+    other = mechanism.encode(np.zeros(DIMENSION + 1, np.float32), Key.from_seed(7))  # as long
+    for bad in (b"", payloads[1][1:], payloads[1][:-1], payloads[1] + b"\0", other):
+        for dimension in (None, DIMENSION):
+            with pytest.raises(ValueError, match=r"^payload 1: Expected"):
+                mechanism.mean([payloads[0], bad, *payloads[2:]], dimension, Key.from_seed(9))
 
 
 def test_sums_of_codes_decode_to_the_mean_or_are_refused(mechanism):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from mechanisms_built import built, parties_noise
 from scipy import stats
+from slow import slow
 from streams import recorded, windows_again
 from sum_rounds import Round, terms_of
 
@@ -25,9 +26,8 @@ def of(mechanisms):
     return pytest.mark.parametrize("mechanism", mechanisms.values(), ids=mechanisms)
 
 
-@pytest.mark.slow(after=1)
 @of(BUILT)
-@pytest.mark.parametrize("dimension", [1, 65])
+@pytest.mark.parametrize("dimension", [DIMENSION, *slow(1, 65)])
 def test_bytes_are_as_stated_in_any_dimension(mechanism, dimension):
     if mechanism.size(64) < 64 and dimension < mechanism.size(64):
         return  # it sends as many coordinates as there are not
@@ -36,6 +36,7 @@ def test_bytes_are_as_stated_in_any_dimension(mechanism, dimension):
     assert {len(payload) for payload in payloads} == {mechanism.payload_bytes(dimension)}
     if mechanism.trust != "aggregate":  # whoever else takes part
         assert mechanism.upload_bytes(dimension, 40) == mechanism.payload_bytes(dimension)
+    assert mechanism.upload_bytes(dimension, CLIENTS) > 0
     mean = mechanism.mean(payloads, dimension, SERVER)
     assert (mean.shape, mean.dtype) == ((dimension,), np.float32)
     assert np.isfinite(mean).all()
@@ -70,7 +71,6 @@ LONG = 2 * CHUNK_SIZE + 3
 """More than two parts of every loop over the coordinates of one update."""
 
 
-@pytest.mark.slow(after=1)
 @of(RANDOM)
 def test_no_part_of_a_long_update_has_the_draws_of_another(mechanism):
     """Of zeros: whatever is sent then is drawn. Each byte has 1/2 bit of min-entropy and more."""

@@ -119,11 +119,19 @@ def test_help_shows_an_example_that_parses(capsys, command):
     assert invocation.command is all_commands()[command]
 
 
-def test_the_core_commands_run_without_torch():
-    hide = "import sys; sys.modules['torch'] = None\n"
+EXTRAS = (
+    "torch", "sklearn", "altair", "vl_convert", "dp_accounting", "optuna", "tensorboard", "nacl",
+    "kymatio", "flwr",
+)  # fmt: skip
+
+
+def test_the_core_commands_run_without_any_extra():
+    hide = f"import sys; sys.modules.update(dict.fromkeys({EXTRAS}))\n"
     lines = (
         f"certify rqm {PAPER}",
         f"account rqm {PAPER} --dimension 5 --rounds 1",
+        "account stochastic-rounding --clip 0.05 --levels 2 --margin 0.3 --clip-norm 0.5 "
+        "--dimension 650 --rounds 2 --cohort 40 --trust aggregate --delta 1e-5",
         "design --clip 1 --values -3,3 --epsilon 1",
         "compare --clip 1 --bits 1 --epsilon 1 --mechanisms pbm",
         f"audit rqm {PAPER} --audit-trials 100",

@@ -1,9 +1,10 @@
-"""Every option of a command that calls a function or two: another value of it, another call."""
+"""Every option of a command that calls a function or two: its value arrives, and moves no other."""
 
 from __future__ import annotations
 
 import functools
 import inspect
+from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from command_line import as_json, refused
 
 from randquant.audit import attack
 from randquant.channels import Key
-from randquant.cli import all_commands
+from randquant.cli import all_commands, planning
 from randquant.mechanisms import design as designing
 from randquant.planning import compare as comparing
 from randquant.rounds import helper_service
@@ -33,6 +34,14 @@ COMMANDS = {  # command: (what it calls, usual options, {option: (more, another 
         "coordinates": ({"dimension": 8}, 2), "neighboring": ({}, "zero_out"), "x": ({}, 0.25),
         "other": ({}, 0.25), "audit_trials": ({}, 2000), "confidence": ({}, 0.9),
         "delta": ({}, 1e-3), "seed": ({}, 1),
+    }),
+    "plan": (planning, "plan",
+             {"population": 20, "cohort": 5, "rounds": 3, "epsilon": 8, "dimension": 5}, {
+        "dimension": ({}, 9), "mechanisms": ({}, "skellam"), "population": ({}, 30),
+        "cohort": ({}, 4), "rounds": ({}, 7), "epsilon": ({}, 2), "delta": ({}, 1e-7),
+        "trust": ({}, "model"), "mean_norm": ({}, 0.5), "bits": ({}, 3), "clip_norm": ({}, 0.25),
+        "neighboring": ({}, "zero_out"), "sampling": ({}, "poisson"),
+        "max_participations": ({}, 6), "coordinates": ({}, 2), "noise": ({}, "helper"),
     }),
     "compare": (comparing, "at_equal_epsilon", {"clip": 1, "bits": 2, "epsilon": 1}, {
         "clip": ({}, 2), "bits": ({}, 3), "epsilon": ({}, 2), "mechanisms": ({}, "rqm"),
@@ -63,6 +72,18 @@ FILES = {
 SET_BY = {"chosen": "margin", "weights": "queries"}
 """Options that set what has another name: one of a mechanism's, and one of a file's fields."""
 
+ARRIVES = {
+    ("design", "epsilon"): "constraint", ("design", "order"): "constraint",
+    ("design", "free"): "symmetric", ("audit", "chosen"): "channel",
+    ("audit", "dimension"): "update other others", ("audit", "trust"): "trust cohort",
+    ("audit", "cohort"): "cohort others", ("audit", "coordinates"): "coordinates subset_seed",
+    ("audit", "neighboring"): "neighboring other others", ("audit", "x"): "update",
+    ("audit", "other"): "other others", ("audit", "audit_trials"): "trials",
+    ("audit", "seed"): "key", ("statistics", "data"): "clients",
+    ("statistics", "by_client"): "clients", ("helper", "listen"): "address",
+}  # fmt: skip
+"""What options are, where it is not an argument of their name."""
+
 ELSEWHERE = {"output", "save", "certificate", "channel", "curves", "action", "path", "host"}
 """What is done with the result, or of another call."""
 
@@ -70,7 +91,10 @@ ELSEWHERE = {"output", "save", "certificate", "channel", "curves", "action", "pa
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_option_is_here(name):
     options = COMMANDS[name][-1]
-    known = inspect.signature(all_commands()[name.split()[0]].run).parameters.keys()
+    command = all_commands()[name.split()[0]]
+    known = inspect.signature(command.run).parameters.keys()
+    if command.settings is not None:
+        known = known - {"target"} | {each.name for each in command.settings(())}
     assert known - (ELSEWHERE - options.keys()) == options.keys() - {"weights"}
 
 
@@ -78,33 +102,35 @@ CASES = [(name, option) for name, each in COMMANDS.items() for option in each[-1
 
 
 @pytest.mark.parametrize(("name", "option"), CASES)
-def test_another_value_of_an_option_is_another_call(name, option, tmp_path, monkeypatch, capsys):
+def test_another_value_of_an_option_arrives_where_it_must_and_nowhere_else(
+    name, option, tmp_path, monkeypatch, capsys
+):
     module, called, usual, options = COMMANDS[name]
     monkeypatch.chdir(tmp_path)
     for file, text in FILES.items():
         (tmp_path / file).write_text(text)
-    calls, last = [], called.split()[-1]
-    signatures = {each: inspect.signature(getattr(module, each)) for each in called.split()}
+    calls, (*_, last) = [], called.split()
 
-    def call(function, *values, **named):
-        given = signatures[function].bind(*values, **named).arguments
-        calls[-1] |= {(function, name): facts(each) for name, each in given.items()}
-        if function == last:
-            raise ValueError("enough")
+    def stand_in(function):
+        @functools.wraps(real := getattr(module, function))
+        def call(*values, **named):
+            for name, each in inspect.signature(real).bind(*values, **named).arguments.items():
+                calls[-1] |= parts(name, each)
+            if function == last:
+                raise ValueError("enough")
 
-    for each in signatures:
-        monkeypatch.setattr(module, each, functools.partial(call, each))
+        return call
+
+    for each in called.split():
+        monkeypatch.setattr(module, each, stand_in(each))
     more, value = options[option]
     changed = {SET_BY.get(option, option): value}
     for settings in (usual | more, usual | more | changed):
         calls.append({})
         assert "enough" in refused(capsys, [*name.split(), *words(settings)])
     one, other = calls
-    assert one != other
-    # Where it has an argument of its name that one changes, whatever else follows from it.
-    for function, signature in signatures.items():
-        if option in signature.parameters:
-            assert one.get((function, option)) != other.get((function, option))
+    arrived = {each for each in one.keys() | other.keys() if one.get(each) != other.get(each)}
+    assert arrived == {*ARRIVES.get((name.split()[0], option), option).split()}
 
 
 def test_curves_are_those_of_the_same_mechanisms_and_bits_if_they_are_asked_for(capsys):
@@ -121,6 +147,15 @@ def words(settings):
         f"--{name.replace('_', '-')}" + ("" if value is True else f"={value}")
         for name, value in settings.items() if value is not None
     ]  # fmt: skip
+
+
+def parts(name, value):
+    """An argument by its name; of one that holds settings each by its own."""
+    values = {name: value}
+    if name in ("mechanism", "privacy", "limits", "tls"):
+        held = value if isinstance(value, dict) else None
+        values = held or {each.name: getattr(value, each.name) for each in fields(value)}
+    return {name: facts(value) for name, value in values.items()}
 
 
 def facts(value):

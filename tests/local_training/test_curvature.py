@@ -147,7 +147,8 @@ class Straight(torch.autograd.Function):
         return slope * (output - targets).sign() / output.numel(), None
 
 
-def test_dropout_has_the_same_mask_when_outputs_are_compared():
+@pytest.mark.parametrize("together", [True, False])
+def test_dropout_has_the_same_mask_when_outputs_are_compared(together):
     """Otherwise their change would be that of the masks, and steps far too short."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 64), nn.Dropout(0.5), nn.Linear(64, 3))
@@ -155,7 +156,7 @@ def test_dropout_has_the_same_mask_when_outputs_are_compared():
     lengths = []
     for each in (model, plain):
         problem = make_problem(each, clients(), loss=functional.cross_entropy)
-        learner = Learner(problem, Work(learning_rate="auto"))
+        learner = Learner(problem, Work(learning_rate="auto", together=together))
         lengths.append(np.linalg.norm(learner.updates([0], KEY)[0][0]))
     assert 0.3 < lengths[0] / lengths[1] < 3
 

@@ -201,20 +201,6 @@ def test_dropout_is_that_of_torch():
     assert gap.mean() < 0.25
 
 
-def test_the_same_is_dropped_where_the_curvature_is_measured():
-    """Or outputs would change by another mask as well, and steps would be far too short."""
-    posed = problem(dropping)
-    together, alone = (
-        Learner(posed, Work(epochs=1, learning_rate="auto", together=each))
-        for each in (None, False)
-    )
-    lengths = [
-        np.linalg.norm(np.mean([each.updates([1], Key.from_seed(k))[0][0] for k in range(20)], 0))
-        for each in (together, alone)
-    ]
-    assert 0.7 < lengths[0] / lengths[1] < 1.4
-
-
 class Functional(nn.Module):
     def __init__(self):
         super().__init__()
@@ -248,8 +234,3 @@ def test_what_draws_otherwise_is_computed_one_by_one(name):
     assert not learner.together
     one, other = (learner.updates([0], Key.from_seed(k))[0] for k in range(2))
     assert np.abs(one - other).max() > 1e-3 * np.abs(one).max()
-
-
-def test_a_test_drops_nothing():
-    learner = Learner(problem(dropping))
-    assert learner.evaluate(0) == learner.evaluate(0)

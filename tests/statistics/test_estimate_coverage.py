@@ -121,188 +121,105 @@ def visits(rng, n):
 
 MEAN, CURVE = rq.Mean(0, 1), rq.KaplanMeier("days", "event", until=2000, bins=10)
 ALIKE = rq.LogRank("days", "event", "group", ["a", "b"], until=2000, bins=16)
+UNLIKE = rq.LogRank("days", "event", "group", ["a", "b"], until=24)
+BOTH = rq.Covariance({"x": (-1, 1), "y": (-1, 1)})
+LINE, RARE_LINE = (rq.LinearRegression({"y": (-2, 2)}, {"x": (low, 1)}) for low in (-1, 0))
+HEAPS = rq.Quantiles(0, 10, steps=10, at=[0.9, 0.1])
 NULL = {"observed - expected": 0.0, "z": 0.0}
-UNIFORM = {"mean": 0.5, "deviation": 12**-0.5}
+SLOPE, TWO_HEAPS = {"x": 0.5, "constant": 0.0}, {"0.9": 9.5, "0.1": 1.5}
+NORMAL_PAIR = {"x": 1 / 3, "x, y": 1 / 6, "y": 1 / 6}
+DAY, STAY = (366**2 - 1) / 12, (60**2 - 1) / 12
+"""Variances of a day of a year, and of up to 60 days."""
+
+
+def spread(mean, variance):
+    return {"mean": mean, "deviation": variance**0.5}
+
+
+def curve(until, bins=120):
+    return rq.KaplanMeier("days", "event", until=until, bins=bins)
+
+
+def even(draw):
+    """Values of one column, drawn one by one."""
+    return column(lambda rng, n: draw(rng.random(n)))
+
+
 CASES = {
-    "even values": (MEAN, column(lambda rng, n: rng.random(n)), UNIFORM),
-    "two values": (
-        MEAN,
-        column(lambda rng, n: rng.integers(0, 2, n)),
-        {"mean": 0.5, "deviation": 0.5},
-    ),
-    "rarely one": (
-        MEAN,
-        column(lambda rng, n: rng.random(n) < 0.01),
-        {"mean": 0.01, "deviation": 0.0099**0.5},
-    ),
+    "even values": (MEAN, even(lambda u: u), spread(0.5, 1 / 12)),
+    "two values": (MEAN, column(lambda rng, n: rng.integers(0, 2, n)), spread(0.5, 0.25)),
+    "rarely one": (MEAN, even(lambda u: u < 0.01), spread(0.01, 0.0099)),
     "rarely far": (
-        MEAN,
-        column(lambda rng, n: np.where(rng.random(n) < 0.02, 1.0, 0.3)),
-        {"mean": 0.314, "deviation": 0.7 * (0.02 * 0.98) ** 0.5},
-    ),
-    "constant": (MEAN, column(lambda rng, n: np.full(n, 0.3)), {"mean": 0.3, "deviation": 0.0}),
-    "at a bound": (MEAN, column(lambda rng, n: np.zeros(n)), {"mean": 0.0, "deviation": 0.0}),
+        MEAN, even(lambda u: np.where(u < 0.02, 1.0, 0.3)), spread(0.314, 0.7**2 * 0.02 * 0.98)),
+    "constant": (MEAN, even(lambda u: np.full(len(u), 0.3)), spread(0.3, 0.0)),
+    "at a bound": (MEAN, even(np.zeros_like), spread(0.0, 0.0)),
     "mostly missing": (
-        MEAN,
-        column(lambda rng, n: np.where(rng.random(n) < 0.95, math.nan, rng.random(n))),
-        UNIFORM,
-    ),
-    "all missing": (MEAN, column(lambda rng, n: np.full(n, math.nan)), {"present": 0.0}),
+        MEAN, even(lambda u: np.where(u < 0.95, math.nan, (u - 0.95) / 0.05)), spread(0.5, 1 / 12)),
+    "all missing": (MEAN, even(lambda u: np.full(len(u), math.nan)), {"present": 0.0}),
     "categories": (
-        rq.Counts(WARDS),
-        column(lambda rng, n: rng.choice(WARDS, n, p=[0.9, 0.095, 0.005, 0.0])),
-        {"#a": 0.9, "#b": 0.095, "#c": 0.005, "#none": 0.0},
-    ),
+        rq.Counts(WARDS), column(lambda rng, n: rng.choice(WARDS, n, p=[0.9, 0.095, 0.005, 0.0])),
+        {"#a": 0.9, "#b": 0.095, "#c": 0.005, "#none": 0.0}),
     "quantiles": (
-        rq.Quantiles(0, 1, 64),
-        column(lambda rng, n: rng.random(n) ** 2),
-        {"0.5": 0.25, "0.25": 0.0625, "0.75": 0.5625, "0.05": 0.0025, "0.95": 0.9025},
-    ),
+        rq.Quantiles(0, 1, 64), even(np.square),
+        {"0.5": 0.25, "0.25": 0.0625, "0.75": 0.5625, "0.05": 0.0025, "0.95": 0.9025}),
     "a gap": (
-        rq.Quantiles(0, 1, 64, at=[0.5, 0.3, 0.01]),
-        column(lambda rng, n: np.where(rng.random(n) < 0.5, 0.1, 0.9)),
-        {"0.5": 0.5, "0.3": 0.1, "0.01": 0.1},
-    ),
+        rq.Quantiles(0, 1, 64, at=[0.5, 0.3, 0.01]), even(lambda u: np.where(u < 0.5, 0.1, 0.9)),
+        {"0.5": 0.5, "0.3": 0.1, "0.01": 0.1}),
     "ties at a bound": (
         rq.Quantiles(0, 1, 64, at=[0.5, 0.9]),
-        column(lambda rng, n: np.where(rng.random(n) < 0.6, 0.0, rng.random(n))),
-        {"0.5": 0.0, "0.9": 0.75},
-    ),
+        even(lambda u: np.where(u < 0.6, 0.0, (u - 0.6) / 0.4)), {"0.5": 0.0, "0.9": 0.75}),
     "survival": (CURVE, waiting(1000, 5000), survival(1000)),
     "few at risk late": (CURVE, waiting(600, 3000), None),
     "no events": (CURVE, waiting(1e12, 2500), dict.fromkeys(survival(1), 1.0)),
     "alike": (ALIKE, waiting(1000, 2500, 0.1), NULL),
     "alike halves": (ALIKE, waiting(1000, 2500, 0.5), NULL),
-    "months": (
-        rq.KaplanMeier("days", "event", until=24, bins=24),
-        waiting(20, 36, ticks=np.ceil),
-        whole(20, range(1, 25)),
-    ),
+    "months": (curve(24, 24), waiting(20, 36, ticks=np.ceil), whole(20, range(1, 25))),
     "months, every five": (
-        rq.KaplanMeier("days", "event", until=24, bins=5),
-        waiting(20, 36, ticks=np.ceil),
-        whole(20, np.linspace(0, 24, 6)[1:]),
-    ),
-    "years": (
-        rq.KaplanMeier("days", "event", until=7),
-        waiting(6, 9, ticks=np.ceil),
-        whole(6, np.linspace(0, 7, 121)[1:]),
-    ),
+        curve(24, 5), waiting(20, 36, ticks=np.ceil), whole(20, np.linspace(0, 24, 6)[1:])),
+    "years": (curve(7), waiting(6, 9, ticks=np.ceil), whole(6, np.linspace(0, 7, 121)[1:])),
     "years from zero": (
-        rq.KaplanMeier("days", "event", until=6, bins=6),
-        waiting(6, 9, ticks=np.floor),
-        {f"{k}": math.exp(-(k + 1) / 6) for k in range(1, 7)},
-    ),
+        curve(6, 6), waiting(6, 9, ticks=np.floor),
+        {f"{k}": math.exp(-(k + 1) / 6) for k in range(1, 7)}),
     "days": (
-        rq.KaplanMeier("days", "event", until=1000, bins=10),
-        waiting(600, 1500, ticks=np.ceil),
-        whole(600, np.linspace(0, 1000, 11)[1:]),
-    ),
-    "ended together": (
-        rq.KaplanMeier("days", "event", until=18, bins=6),
-        ended,
-        whole(20, range(3, 19, 3)),
-    ),
-    "unlike losses": (
-        rq.LogRank("days", "event", "group", ["a", "b"], until=24),
-        unlike(),
-        NULL,
-    ),
-    "unlike losses in years": (
-        rq.LogRank("days", "event", "group", ["a", "b"], until=24),
-        unlike(np.ceil),
-        NULL,
-    ),
-    "heaped mean": (
-        rq.Mean(60, 260),
-        column(pressures),
-        {"mean": 128.0, "deviation": (17**2 + 100 / 12) ** 0.5},
-    ),
+        curve(1000, 10), waiting(600, 1500, ticks=np.ceil),
+        whole(600, np.linspace(0, 1000, 11)[1:])),
+    "ended together": (curve(18, 6), ended, whole(20, range(3, 19, 3))),
+    "unlike losses": (UNLIKE, unlike(), NULL),
+    "unlike losses in years": (UNLIKE, unlike(np.ceil), NULL),
+    "heaped mean": (rq.Mean(60, 260), column(pressures), spread(128.0, 17**2 + 100 / 12)),
     "dates": (
-        rq.Mean(0, 20000),
-        lambda rng, n: {"q": visits(rng, n)["x"]},
-        {"mean": 18262 + 182.5, "deviation": ((366**2 - 1) / 12) ** 0.5},
-    ),
+        rq.Mean(0, 20000), lambda rng, n: {"q": visits(rng, n)["x"]}, spread(18262 + 182.5, DAY)),
     "heaped quantiles": (
-        rq.Quantiles(60, 220),
-        column(pressures),
-        {"0.5": 130.0, "0.25": 120.0, "0.75": 140.0, "0.05": 100.0, "0.95": 160.0},
-    ),
-    "two heaps": (
-        rq.Quantiles(0, 10, steps=10, at=[0.9, 0.1]),
-        two_heaps(0.0),
-        {"0.9": 9.5, "0.1": 1.5},
-    ),
-    "two heaps, mostly missing": (
-        rq.Quantiles(0, 10, steps=10, at=[0.9, 0.1]),
-        two_heaps(0.97),
-        {"0.9": 9.5, "0.1": 1.5},
-    ),
+        rq.Quantiles(60, 220), column(pressures),
+        {"0.5": 130.0, "0.25": 120.0, "0.75": 140.0, "0.05": 100.0, "0.95": 160.0}),
+    "two heaps": (HEAPS, two_heaps(0.0), TWO_HEAPS),
+    "two heaps, mostly missing": (HEAPS, two_heaps(0.97), TWO_HEAPS),
     "heaped bins": (
         rq.Counts(bins=[60, 110, 130, 260]),
-        column(
-            lambda rng, n: np.where(rng.random(n) < 0.3, math.nan, rng.choice([100, 110, 130], n))
-        ),
-        {
-            "#60 to 110": 0.7 / 3,
-            "#110 to 130": 0.7 / 3,
-            "#130 to 260": 0.7 / 3,
-            "#other or missing": 0.3,
-        },
-    ),
+        column(lambda rng, n: np.where(
+            rng.random(n) < 0.3, math.nan, rng.choice([100, 110, 130], n))),
+        {"#60 to 110": 0.7 / 3, "#110 to 130": 0.7 / 3, "#130 to 260": 0.7 / 3,
+         "#other or missing": 0.3}),
     "crossed, rare": (
         rq.Counts(WARDS[:2], by={"sex": ["f", "m"]}),
-        lambda rng, n: {
-            "q": rng.choice(WARDS[:2], n),
-            "sex": rng.choice(["f", "m"], n, p=[0.99, 0.01]),
-        },
-        {"#f, a": 0.495, "#m, b": 0.005, "#other or missing": 0.0},
-    ),
+        lambda rng, n: {"q": rng.choice(WARDS[:2], n),
+                        "sex": rng.choice(["f", "m"], n, p=[0.99, 0.01])},
+        {"#f, a": 0.495, "#m, b": 0.005, "#other or missing": 0.0}),
     "dates of two visits": (
-        rq.Covariance({"x": (18000, 19000), "y": (18000, 19000)}),
-        visits,
-        {
-            "x": (366**2 - 1) / 12,
-            "x, y": (366**2 - 1) / 12,
-            "y": (366**2 - 1) / 12 + (60**2 - 1) / 12,
-        },
-    ),
-    "covariance, missing": (
-        rq.Covariance({"x": (-1, 1), "y": (-1, 1)}),
-        partly(normal_pair, 0.4),
-        {"x": 1 / 3, "x, y": 1 / 6, "y": 1 / 6},
-    ),
-    "heaped regression": (
-        rq.LinearRegression({"y": (-2, 2)}, {"x": (-1, 1)}),
-        heaped_line,
-        {"x": 0.5, "constant": 0.0},
-    ),
-    "regression on a rare feature": (
-        rq.LinearRegression({"y": (-2, 2)}, {"x": (0, 1)}),
-        rare_line,
-        {"x": 0.5, "constant": 0.0},
-    ),
-    "regression, missing": (
-        rq.LinearRegression({"y": (-2, 2)}, {"x": (-1, 1)}),
-        partly(line, 0.4),
-        {"x": 0.5, "constant": 0.0},
-    ),
+        rq.Covariance({"x": (18000, 19000), "y": (18000, 19000)}), visits,
+        {"x": DAY, "x, y": DAY, "y": DAY + STAY}),
+    "covariance, missing": (BOTH, partly(normal_pair, 0.4), NORMAL_PAIR),
+    "heaped regression": (LINE, heaped_line, SLOPE),
+    "regression on a rare feature": (RARE_LINE, rare_line, SLOPE),
+    "regression, missing": (LINE, partly(line, 0.4), SLOPE),
     "rare together": (
-        rq.Covariance({"x": (0, 1), "y": (0, 1)}),
-        pair,
-        {"x": 0.05 * 0.95, "x, y": 0.03 * 0.95, "y": 0.03 * 0.97},
-    ),
-    "covariance": (
-        rq.Covariance({"x": (-1, 1), "y": (-1, 1)}),
-        normal_pair,
-        {"x": 1 / 3, "x, y": 1 / 6, "y": 1 / 6},
-    ),
-    "regression": (
-        rq.LinearRegression({"y": (-2, 2)}, {"x": (-1, 1)}),
-        line,
-        {"x": 0.5, "constant": 0.0},
-    ),
-}
+        rq.Covariance({"x": (0, 1), "y": (0, 1)}), pair,
+        {"x": 0.05 * 0.95, "x, y": 0.03 * 0.95, "y": 0.03 * 0.97}),
+    "covariance": (BOTH, normal_pair, NORMAL_PAIR),
+    "regression": (LINE, line, SLOPE),
+}  # fmt: skip
+"""A query, a population, and its numbers; of counts with `#` the shares of the records."""
+
 TARGETS = {
     "little noise": (50, 0.1, "l2"),
     "few records": (60, 2.2, "l2"),

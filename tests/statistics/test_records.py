@@ -41,14 +41,6 @@ class Column:
         return np.array(self.values)
 
 
-class Arrow(Frame):
-    """A table of arrow, whose `columns` are no names."""
-
-    def __init__(self, **columns):
-        super().__init__(**columns)
-        self.columns, self.column_names = list(map(Column, columns.values())), list(columns)
-
-
 def ask(clients, queries=None, **more):
     """A table with so little noise that whole numbers are known."""
     settings = {"epsilon": 50, "trust": "central", "seed": 1, **more}
@@ -63,7 +55,6 @@ FORMS = {
         "client",
     ),
     "one table": (Frame(age=[20, 40, math.nan, 60], sex=SEXES), "client"),
-    "arrow": (Arrow(age=[20, 40, math.nan, 60], sex=SEXES), "client"),
     "columns": (
         [{"age": AGES[:1], "sex": SEXES[:1]}, {"age": AGES[1:], "sex": SEXES[1:]}],
         "example",

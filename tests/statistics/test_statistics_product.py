@@ -145,21 +145,6 @@ def test_a_weight_shrinks_the_errors_of_its_query_only_relative_to_others():
     assert errors({"age": 2.0}) < errors(None) * 0.75
 
 
-REFUSED = {
-    "examples of single records": {"unit": "example"},
-    "a sum of one": {"clients": PEOPLE[:1]},
-    "no delta": {"delta": 0.0},
-    "a weight of no query": {"weights": {"sex": 2.0}},
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_settings_that_do_not_go_together_are_refused_in_one_sentence(name):
-    given = {"clients": PEOPLE, "epsilon": 1.0, "queries": QUERIES, **REFUSED[name]}
-    with pytest.raises(ValueError, match=r"^Expected [^\n]*[.:] ?[^\n]*$"):
-        rq.statistics(**given)
-
-
 def test_every_field_of_a_survey_has_a_value_in_a_row():
     assert {field.name for field in dataclasses.fields(Survey)} == {
         "queries", "amplitudes", "law", "cohort", "trust", "delta", "unit", "most", "bits",

@@ -83,11 +83,6 @@ def test_a_round_is_algorithm_1_of_the_paper(model, pool):
     assert cost.bytes_up == 5 * (wire.HEADER_BYTES + wire.body_bytes(CHANNEL, learner.dimension))
 
 
-def test_a_device_that_is_not_there():
-    with pytest.raises(ValueError, match="Expected a device that torch sees, got 'cuda:99'"):
-        learner_module._checked_device("cuda:99")
-
-
 def exact(encode=None):
     """A mechanism for the exact mean, and the keys that its clients and its server are given."""
     plain, clients, server = ClippedSGD(1e30), [], []

@@ -157,14 +157,6 @@ def test_noise_that_hides_everything_is_warned_of(clients):
     assert [each.filename for each in caught] == [by_name.__file__]  # where the user called
 
 
-def test_a_secret_key_is_fresh_in_every_folder(clients, tmp_path):
-    first, second = (
-        train(a_model(), clients, mechanism=noisy(), folder=tmp_path / name, **CHEAP)
-        for name in ("a", "b")
-    )
-    assert weights(first).tobytes() != weights(second).tobytes()
-
-
 def test_the_key_is_only_in_its_file_which_only_the_user_can_read(clients, tmp_path):
     folder = tmp_path / "run"
     run = train(a_model(), clients, mechanism=noisy(), folder=folder, baseline=True, **CHEAP)
@@ -285,13 +277,6 @@ def test_callbacks_see_every_round_and_may_stop_the_run(clients, test_data, tmp_
             on_round=stop_after(4, RuntimeError("broken")), **CHEAP,
         )  # fmt: skip
     assert "the same call goes on" in caught.value.__notes__[0]
-
-
-def test_a_round_that_is_told_is_on_disk(clients, tmp_path):
-    home, seen = tmp_path / "run", []
-    look = lambda metrics: seen.append((metrics.round, read_run(home).rounds))  # noqa: E731
-    train(a_model(), clients, mechanism=noisy(), folder=home, on_round=look, **CHEAP)
-    assert seen == [(number, number) for number in range(1, 7)]
 
 
 def test_a_change_of_directory_does_not_lose_the_folder(clients, monkeypatch, tmp_path):

@@ -146,23 +146,3 @@ def test_who_has_taken_part_beyond_the_cap_takes_no_place_of_the_others():
     """A cap that was lowered while a run went on: what was too much is nobody else's loss."""
     draw = {"rounds": 2, "max_participations": 2, "key": Key.from_seed(0)}
     assert sample_capped(np.array([9, 0, 0]), 2, round=1, **draw) == [1, 2]
-
-
-@pytest.mark.parametrize("sampler", ["capped", "cohort", "hidden", "poisson"])
-def test_each_round_is_drawn_by_words_of_its_own(sampler):
-    """With the same words the same clients would meet in round after round."""
-    key, calls, rounds = Key.from_seed(0), np.zeros(60, dtype=np.int64), range(1, 7)
-    draws = {
-        "capped": lambda number: sample_capped(
-            calls, 30, round=number, rounds=6, max_participations=6, key=key
-        ),
-        "cohort": lambda number: sample_cohort(60, 30, number, key),
-        "hidden": lambda number: sample_hidden(60, 30, number, key),
-        "poisson": lambda number: sample_poisson(60, 0.5, number, key),
-    }
-    cohorts = []
-    for number in rounds:
-        cohorts.append(set(draws[sampler](number)))
-        calls[list(cohorts[-1])] += 1
-    # Two halves of 60 clients drawn anew have more than 28 in common once in 10**7 times.
-    assert max(len(a & b) for a, b in itertools.combinations(cohorts, 2)) <= 25

@@ -51,6 +51,7 @@ def test_what_is_printed_at_any_end_is_the_figure_of_all_declared_rounds(tmp_pat
     printed = []
     run = watched(tmp_path / "run", lambda m: printed.append(read_run(tmp_path / "run")))
     assert [status.epsilon for status in printed] == [accounted(PLANNED)] * PLANNED
+    assert [status.rounds for status in printed] == list(range(1, PLANNED + 1))
     assert {status.guarantee for status in printed} == {None}
     assert run.guarantee is not None
     assert run.guarantee.epsilon == accounted(PLANNED)  # an undisturbed run costs no more
