@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 import randquant as rq
+from randquant.aggregation import AdditiveMechanism
 from randquant.privacy import NEIGHBORINGS, account
 from randquant.rounds import Offer, RoundEvent, RunAccountant, ServerRun
 from randquant.statistics import SurveyMechanism, survey
@@ -157,7 +158,7 @@ def test_beside_one_example_all_data_of_a_client_are_stated(neighboring):
 def test_both_figures_of_an_account_of_examples_name_what_they_count_on():
     condition = "the helper does not collude with the server"
     accountant = RunAccountant(DELTA, counts_on=condition)
-    offer = Offer(noisy("aggregate"), 5, examples=4)
+    offer = Offer(AdditiveMechanism("skellam", 1.0, 2.0, 3), 5, examples=4)
     accountant.compose(RoundEvent(offer, frozenset({1, 2, 3})))
     one, every = accountant.summary().split("; all data of a client: ")
     assert f"2 honest others and {condition}" in one

@@ -250,7 +250,7 @@ def digest_of(text):
 
 
 def test_a_helper_limits_epsilon_by_the_offers_that_it_is_shown(tmp_path):
-    offer = Offer(noisy(cohort=3), 5)
+    offer = Offer(AdditiveMechanism("skellam", 1.0, 2.0, 3, bits=8), 5)
     text, terms = terms_for(offer, tmp_path)
     one = rq.account([offer.release(1, "replace_one", "aggregate")], 1e-5).epsilon
     assert within(1.2 * one)(terms, {text: 1}, print)
