@@ -43,7 +43,10 @@ ONE_BIT = Calibrated("stochastic-rounding", {"clip": 0.3, "levels": 2, "margin":
 
 
 def planned_as_one_bit(monkeypatch):
-    """Give every target the bits of NOISY, without a search; return the list of (need, examples)."""
+    """Give every target the bits of NOISY, without a search.
+
+    Returns the list of (need, examples) that were planned for.
+    """
     needs = []
     monkeypatch.setattr(
         run_module, "choose", lambda need, examples: needs.append((need, examples)) or ONE_BIT

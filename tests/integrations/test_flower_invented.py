@@ -40,7 +40,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "flower-security.md"
 VICTIM, DIMENSION, ROUNDS = 1, 1000, 3
 FEW = VectorMechanism(NOISY, 1.0, "aggregate", 8)
 DOCUMENTED = VectorMechanism(NOISY, 1.0, "aggregate", 400)
-"""Of a sum of so many clients, all but one of whom are invented; the latter's figures in the docs."""
+"""Of a sum in which all clients but one are invented; the figures of the latter are in the docs."""
 
 
 @pytest.mark.slow

@@ -104,11 +104,19 @@ def test_no_new_number_is_asked_where_whoever_it_may_be_is_at_its_limit():
     assert run.eligible(offer, [1, 2]) == []
 
 
-def test_a_delta_is_one_at_which_epsilon_is_proven():
-    accountant = RunAccountant(DELTA)
-    accountant.compose(RoundEvent(OFFERS[0], frozenset({1})))
-    for epsilon in (accountant.get_epsilon(delta) for delta in (1e-9, DELTA, 0.1)):
-        assert accountant.get_epsilon(accountant.get_delta(epsilon)) <= epsilon
+def test_a_delta_is_the_inverse_of_an_epsilon():
+    event = RoundEvent(Offer(noisy("local"), 650), frozenset({2}))
+    accountant = RunAccountant(DELTA, max_epsilon=20.0)
+    accountant.compose(event)
+    epsilon = accountant.get_epsilon(1e-7)
+    delta = accountant.get_delta(epsilon)
+    assert accountant.get_epsilon(delta) <= epsilon
+    assert 0.97e-7 < delta < 1.02e-7
+    assert accountant.get_delta(1e9) == 1e-300
+    assert accountant.get_epsilon(accountant.get_delta(0.0)) == 0.0
+    assert accountant.would_exceed(event, max_epsilon=epsilon)
+    with pytest.raises(ValueError, match="Expected max_epsilon"):
+        RunAccountant(DELTA).would_exceed(event)
 
 
 def test_a_new_number_has_answered_each_offer_as_often_as_anybody_has():

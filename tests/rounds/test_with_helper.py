@@ -29,7 +29,6 @@ from randquant.flower import (
     RemoteHelper,
     WithHelper,
 )
-from randquant.integrations import HEAD
 from randquant.rounds import ClientLimits, Member, Offer, RoundsFailed, service, within
 from randquant.secure_sums import (
     MAX_OFFER_BYTES,
@@ -142,23 +141,6 @@ def test_terms_that_a_client_must_not_agree_to_are_refused(
 def test_a_sum_of_fewer_than_the_offer_counts_on_is_refused(tmp_path, identity, trusting):
     helper, change = Helper(tmp_path, identity), changed_terms("upload", least=2)
     all_refuse("a cohort of at most 2", trusting, helper, noisy(cohort=3), change=change)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda proof: bytes(32) + proof[32:],  # a part that it has chosen afterwards
-        lambda proof: proof[:32] + bytes(64),
-        lambda proof: b"",
-    ],
-)
-def test_a_seed_that_the_helper_has_not_signed_is_refused(change, tmp_path, identity, trusting):
-    def changed(message):
-        head = message.content[HEAD]
-        head["proof"] = change(head["proof"])
-
-    some, helper = replace(noisy(), coordinates=2), Helper(tmp_path, identity)
-    all_refuse("have drawn together", trusting, helper, some, change=("upload", changed))
 
 
 @pytest.mark.parametrize("drawn", [True, False], ids=["flower", "nvflare"])
