@@ -37,7 +37,7 @@ SETTINGS = {
     "coordinates": {"all": None, "3": 3},
     "dimension": {"5": 5, "11": 11},
     "beside": {"nothing": None, "loss": ("loss", 0.0, 4.0)},
-    "examples": {"client": None, "6": 6},
+    "examples": {"client": None, "3": 3},
     "rounds": {"1": 1, "3": 3},
     "others": {"none": 0, "some": 2},
     "delta": {"1e-5": 1e-5, "1e-3": 1e-3},
