@@ -95,35 +95,6 @@ def test_one_node_is_enough_where_one_was_planned(monkeypatch):
     assert list(run(strategy, grid_of(nodes=[1]), rounds=1).train_metrics_clientapp) == [1]
 
 
-@pytest.mark.parametrize(
-    ("settings", "changes"),
-    [
-        ({}, {}),
-        ({"rounds": 7}, {"rounds": 7, "participations": 7}),
-        ({"privacy": rq.Privacy(max_participations=2)}, {"participations": 2}),
-        ({"privacy": rq.Privacy(max_participations=9)}, {"participations": 3}),
-        ({"privacy": rq.Privacy(numbers=[rq.Number("n", 0, 9)])}, {"dimension": 651}),
-        ({"clients": 90}, {"population": 90}),
-        ({"dropouts": 1}, {"cohort": 5}),
-        ({"trust": "local", "dropouts": 1}, {"trust": "local"}),
-        ({"epsilon": 2.0, "delta": 1e-7}, {"epsilon": 2.0, "delta": 1e-7}),
-    ],
-)
-def test_a_setting_changes_what_noise_is_planned_for_and_nothing_else(
-    settings, changes, monkeypatch
-):
-    needs = planned_as_one_bit(monkeypatch)
-    made = planned(**settings)
-    (need, _) = needs[0]
-    fields = ("dimension", "population", "cohort", "rounds", "epsilon", "delta", "trust",
-              "participations")  # fmt: skip
-    usual = dict(zip(fields, (650, 6, 6, 3, 8.0, 1e-5, "aggregate", 3), strict=True))
-    assert {name: getattr(need, name) for name in fields} == usual | changes
-    # The guarantee counts on the noise that was planned for.
-    assert made.run.mechanism.cohort == (need.cohort if need.trust == "aggregate" else 1)
-    assert (made.accountant.max_epsilon, made.accountant.delta) == (need.epsilon, need.delta)
-
-
 @pytest.mark.parametrize(("helped", "most"), [(False, 1), (True, 4)])
 def test_as_many_dropouts_are_planned_for_as_a_sum_withstands(helped, most, monkeypatch, tmp_path):
     """Among six clients two thirds of five neighbours must stay; with a helper any two clients."""

@@ -192,6 +192,15 @@ def test_a_setting_of_a_target_changes_what_is_planned_and_what_is_run(name, tar
     assert target(**{name: value}) == changed != (need, run)
 
 
+def test_a_client_takes_part_in_no_more_rounds_than_there_are(target):
+    need, _ = target(privacy=Privacy(max_participations=9))
+    assert need["participations"] == TARGET["rounds"]
+
+
+def test_under_local_trust_a_lost_client_costs_the_others_no_noise(target):
+    assert target(trust="local", dropouts=1)[0] == target(trust="local")[0]
+
+
 @pytest.mark.parametrize("name", OF_PRIVACY)
 def test_a_setting_of_privacy_changes_what_is_planned_and_what_is_run(name, target):
     (need, run), (value, planned_for, changes) = target(), OF_PRIVACY[name]

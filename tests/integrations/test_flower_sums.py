@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from flower_grid import answers_of, over_the_wire
 from flower_rounds import (
-    EXACT,
     all_refuse,
     ask,
     changed_offer,
@@ -17,15 +16,12 @@ from flower_rounds import (
     grid_of,
     identify,
     mean_of,
-    model,
     one_round,
     refusals,
 )
 from flwr.app import ConfigRecord
 
-from randquant.channels import wire
 from randquant.integrations import HEAD, INBOX, QuantizeMod
-from randquant.integrations.flower.messages import PAYLOAD
 from randquant.rounds import (
     ACCOUNT_RECORD,
     MEMBERSHIP_RECORD,
@@ -35,17 +31,6 @@ from randquant.rounds import (
     RoundsFailed,
 )
 from randquant.secure_sums import Client
-
-
-def test_masked_payloads_of_equal_updates_differ_and_have_the_stated_size():
-    dimension, clients = 1000, 5
-    _, grid, _ = one_round(exact(), train=lambda n, name, a: a, arrays=model(dimension))
-    payloads = {
-        reply.content[PAYLOAD]["codes"].data for step, _, _, reply in grid.seen if step == "upload"
-    }
-    bits = math.ceil(math.log2(clients * (EXACT.levels - 1) + 1))
-    assert len(payloads) == clients
-    assert {len(payload) for payload in payloads} == {wire.HEADER_BYTES + dimension * bits // 8}
 
 
 @pytest.mark.parametrize(("own", "refuses"), [(True, True), ("yes", True), (False, False)])

@@ -4,13 +4,12 @@ of what was sent, which `tests/figures.py` knows from the settings alone."""
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import inspect
 import math
 
 import figures
 import pytest
-from helper_sums import PINNED, helper_in
+from helper_sums import PINNED, helper_in, offered_terms
 
 import randquant as rq
 from randquant.aggregation import AdditiveMechanism, AuxiliaryNumbers, VectorMechanism
@@ -25,7 +24,7 @@ from randquant.rounds import (
     protocol,
     within,
 )
-from randquant.secure_sums import HelperTerms, ProtocolError
+from randquant.secure_sums import ProtocolError
 
 NOISE, BITS, CLIP, MARGIN = 2.5, 15, 0.3, 0.9
 SESSION = bytes(16)
@@ -189,9 +188,7 @@ def _check_spent(row, accountant, least, loose, rounds):
 
 def terms_of(offer, cohort, folder):
     """Of a sum with a helper."""
-    digest = hashlib.sha256(offer.to_text().encode()).digest()
-    key = helper_in(folder).key
-    return HelperTerms(SESSION, key, 9, cohort, offer.size, offer.sum_bits(9), digest)
+    return offered_terms(helper_in(folder).key, offer, 9, cohort, SESSION)[1]
 
 
 @pytest.mark.parametrize("row", ROWS, **NAMED)

@@ -20,6 +20,7 @@ from flower_rounds import (
     refusals,
 )
 from helper_process import started, told
+from helper_sums import offered_terms
 from tls import parties
 
 import randquant as rq
@@ -223,8 +224,7 @@ def test_the_helpers_own_limit_leaves_clients_out(tmp_path, identity, trusting):
 
 def terms_for(offer, folder):
     key = Helper(folder, Ed25519PrivateKey.generate(), suite="X25519").key
-    text = offer.to_text()
-    return text, HelperTerms(b"s", key, 9, 3, offer.size, 8, digest_of(text))
+    return offered_terms(key, offer, 9, 3)
 
 
 def digest_of(text):
