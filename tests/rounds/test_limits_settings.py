@@ -89,7 +89,7 @@ CASES = {  # setting: (what is asked, a value with which it agrees, one with whi
     "frozen": (uploads, [], "stem", "to train the 1 arrays"),
     "buffers": (uploads, "refuse", "server", "with buffers='server', as this client demands"),
     "helper": (helped, PINNED.hex(), "ab" * 32, "signed by the helper that this client"),
-    "examples": (uploads, 1000, 1, "within epsilon"),
+    "examples": (uploads, 20, 1, "within epsilon"),
     "clip_norm": (uploads, 1.0, 1.001, "got one that clips at 1.0 for a client at 1.001: set"),
 }  # fmt: skip
 BESIDE = {
