@@ -16,7 +16,9 @@ from tls import keep
 import randquant as rq
 from randquant.aggregation import ChannelMechanism, VectorMechanism
 from randquant.integrations import HEAD, QuantizedStrategy, QuantizeMod
+from randquant.planning import Calibrated
 from randquant.rounds import RoundsFailed
+from randquant.rounds import run as run_module
 
 # Values -1, 0, 1 are encoded as they are: sums can be checked bit for bit.
 EXACT = rq.stochastic_rounding(clip=1.0, levels=3, margin=0.0)
@@ -35,6 +37,21 @@ def noisy(trust="aggregate", cohort=3):
 
 def model(dimension=5):
     return ArrayRecord({"w": Array(np.zeros(dimension, dtype=np.float32))})
+
+
+ONE_BIT = Calibrated("stochastic-rounding", {"clip": 0.3, "levels": 2, "margin": 0.7}, 1.0)
+
+
+def planned_as_one_bit(monkeypatch):
+    """Give every target the bits of NOISY, without a search.
+
+    Returns the list of (need, examples) that were planned for.
+    """
+    needs = []
+    monkeypatch.setattr(
+        run_module, "choose", lambda need, examples: needs.append((need, examples)) or ONE_BIT
+    )
+    return needs
 
 
 def fedavg(**options):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import os
 
 import numpy as np
@@ -20,6 +21,13 @@ def helper_in(folder, limits=None, directory=None, suite="X25519", **options):
 
 def terms_of(helper, dimension=5, bits=10, cohort=20, least=2, **others):
     return HelperTerms(os.urandom(8), helper.key, cohort, least, dimension, bits, **others)
+
+
+def offered_terms(key, offer, cohort, least, session=b"s", bits=None, **others):
+    """The text of an offer, and the terms of a sum of its codes with the helper of this key."""
+    text, bits = offer.to_text(), offer.sum_bits(cohort) if bits is None else bits
+    digest = hashlib.sha256(text.encode()).digest()
+    return text, HelperTerms(session, key, cohort, least, offer.size, bits, digest, **others)
 
 
 def codes_of(terms, clients, levels=4, seed=0):

@@ -23,7 +23,7 @@ def claimed(text):
 
 
 def test_flower_writes_what_its_log_states(tmp_path):
-    _, _, strategy = one_round(noisy(), folder=tmp_path, rounds=2)
+    _, _, strategy = one_round(noisy("local"), folder=tmp_path, rounds=2)
     text = (tmp_path / "certificate.json").read_text()
     assert text == rq.certificate_file(strategy.accountant)
     assert claimed(text) == (2, strategy.accountant.get_privacy_spent().epsilon)

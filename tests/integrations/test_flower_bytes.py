@@ -12,7 +12,6 @@ from randquant.integrations import QuantizedStrategy
 from randquant.integrations.flower.messages import PAYLOAD
 
 
-@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("trust", ["local", "aggregate"])
 @pytest.mark.parametrize("dimension", [5, 650])
 def test_a_round_reports_what_a_client_really_sends(trust, dimension, caplog):

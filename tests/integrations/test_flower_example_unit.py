@@ -119,24 +119,6 @@ def test_what_has_no_bound_is_not_sent_and_the_sites_own_log_says_why(name, capl
     assert reason in caplog.text
 
 
-@pytest.mark.parametrize("own", [{"clip_norm": 1.5}, {"clip_norm": None}])
-def test_a_mechanism_that_clips_below_the_training_code_is_refused(own):
-    grid = sites(QuantizeMod(**{**OWN, **own}))
-    mechanism = VectorMechanism(NOISY, 1.0, "aggregate", 3)
-    arrays = ArrayRecord(network().state_dict())
-    all_refuse("got one that clips at 1.0 for a client", mechanism, grid, examples=EXAMPLES,
-               arrays=arrays)  # fmt: skip
-
-
-def test_a_site_that_protects_itself_refuses_what_is_planned_for_its_patients():
-    grid = sites(QuantizeMod(epsilon=4.0, delta=1e-5))
-    strategy = planned(patience=1)
-    with pytest.raises(RoundsFailed):
-        strategy.start(grid, ArrayRecord(network().state_dict()))
-    reason = f"whose examples is none, got examples={EXAMPLES}"
-    assert all(reason in text for text in refusals(grid).values())
-
-
 def test_a_run_that_goes_on_counts_for_the_same_patient(tmp_path):
     arrays = ArrayRecord(network().state_dict())
     mod = QuantizeMod(**OWN)

@@ -30,7 +30,6 @@ def grid_with(metrics=lambda node: {"accuracy": node / 10, "num-examples": 10 * 
     return InProcessGrid(client_app(ANYTHING, mover, metrics, secret=0.5), NODES)
 
 
-@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("trust", ["aggregate", "local"])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_numbers_arrive_in_the_same_payload_and_weights_are_theirs(trust, weighted):

@@ -1,13 +1,23 @@
 """Flower from a target: a strategy in one line, and what it says before the first round."""
 
-import dataclasses
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 from flower_grid import InProcessGrid, client_app
-from flower_rounds import ANYTHING, exact, fedavg, grid_of, model, mover, noisy, rounds_of, run
+from flower_rounds import (
+    ANYTHING,
+    exact,
+    fedavg,
+    grid_of,
+    model,
+    mover,
+    noisy,
+    planned_as_one_bit,
+    rounds_of,
+    run,
+)
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from flwr.serverapp.strategy import FedAvg
 from helper_sums import helper_in
@@ -15,13 +25,12 @@ from pages import Page, drawn
 
 import randquant as rq
 from randquant.integrations import QuantizedStrategy, QuantizeMod, TooFewNodes
-from randquant.planning import Calibrated
 from randquant.reports.flower import page
 from randquant.rounds import AmongClients, History, RoundRow, WithHelper
-from randquant.rounds import run as run_module
 from randquant.secure_sums import Losses
 
 TARGET = {"epsilon": 8.0, "rounds": 3, "cohort": 6, "model": 650}
+SPENT = rq.Guarantee(7.8, 1e-5, "replace_one", "aggregate", 2.0, 1950)
 
 
 def planned(inner=None, **changes):
@@ -80,57 +89,16 @@ def test_nobody_waits_without_end_for_nodes_that_the_strategy_wants(nodes, strat
 
 
 def test_one_node_is_enough_where_one_was_planned(monkeypatch):
-    bit = {"clip": 0.3, "levels": 2, "margin": 0.7}
-    calibrated = Calibrated("stochastic-rounding", bit, 1.0)
-    monkeypatch.setattr(run_module, "choose", lambda need, examples: calibrated)
+    planned_as_one_bit(monkeypatch)
     target = {**TARGET, "cohort": 1, "trust": "local", "model": 5, "epsilon": 99.0}
     strategy = QuantizedStrategy.for_target(**target)
     assert list(run(strategy, grid_of(nodes=[1]), rounds=1).train_metrics_clientapp) == [1]
 
 
-@pytest.mark.parametrize(
-    ("settings", "changes"),
-    [
-        ({}, {}),
-        ({"rounds": 7}, {"rounds": 7, "participations": 7}),
-        ({"privacy": rq.Privacy(max_participations=2)}, {"participations": 2}),
-        ({"privacy": rq.Privacy(max_participations=9)}, {"participations": 3}),
-        ({"privacy": rq.Privacy(numbers=[rq.Number("n", 0, 9)])}, {"dimension": 651}),
-        ({"clients": 90}, {"population": 90}),
-        ({"dropouts": 1}, {"cohort": 5}),
-        ({"trust": "local", "dropouts": 1}, {"trust": "local"}),
-        ({"epsilon": 2.0, "delta": 1e-7}, {"epsilon": 2.0, "delta": 1e-7}),
-    ],
-)
-def test_a_setting_changes_what_noise_is_planned_for_and_nothing_else(
-    settings, changes, monkeypatch
-):
-    needs = []
-
-    def choose(need, examples):
-        needs.append(need)
-        return Calibrated("stochastic-rounding", {"clip": 0.3, "levels": 2, "margin": 0.7}, 1.0)
-
-    monkeypatch.setattr(run_module, "choose", choose)
-    made = planned(**settings)
-    fields = ("dimension", "population", "cohort", "rounds", "epsilon", "delta", "trust",
-              "participations")  # fmt: skip
-    usual = dict(zip(fields, (650, 6, 6, 3, 8.0, 1e-5, "aggregate", 3), strict=True))
-    assert {name: getattr(needs[0], name) for name in fields} == usual | changes
-    # The guarantee counts on the noise that was planned for.
-    assert made.run.mechanism.cohort == (needs[0].cohort if needs[0].trust == "aggregate" else 1)
-    assert (made.accountant.max_epsilon, made.accountant.delta) == (
-        needs[0].epsilon,
-        needs[0].delta,
-    )
-
-
 @pytest.mark.parametrize(("helped", "most"), [(False, 1), (True, 4)])
 def test_as_many_dropouts_are_planned_for_as_a_sum_withstands(helped, most, monkeypatch, tmp_path):
     """Among six clients two thirds of five neighbours must stay; with a helper any two clients."""
-    bit = {"clip": 0.3, "levels": 2, "margin": 0.7}
-    calibrated = Calibrated("stochastic-rounding", bit, 1.0)
-    monkeypatch.setattr(run_module, "choose", lambda need, examples: calibrated)
+    planned_as_one_bit(monkeypatch)
     sums = WithHelper(helper_in(tmp_path)) if helped else AmongClients()
     assert planned(sums=sums, dropouts=most).least == 6 - most
     with pytest.raises(ValueError, match=f"Expected dropouts <= {most}"):
@@ -215,12 +183,14 @@ def test_losses_that_no_graph_withstands_are_refused_when_it_is_planned():
     assert planned(cohort=12, sums=sums).sums == sums
 
 
-def test_the_page_of_a_run_has_every_round_and_outlives_a_restart(tmp_path):
+def test_the_page_of_a_run_has_every_round_and_outlives_a_restart(tmp_path, monkeypatch):
+    planned_as_one_bit(monkeypatch)
+
     def fault(step, node, reply):
         return [] if node == 6 and rounds_of(grid) == 2 and step == "upload" else [reply]
 
     grid = grid_of(nodes=range(1, 7), fault=fault)
-    options = {"dropouts": 1, "folder": tmp_path}
+    options = {"epsilon": 1e6, "dropouts": 1, "folder": tmp_path}
     run(planned(**options), grid, model(650), rounds=1)
     again = planned(**options)
     run(again, grid, model(650), rounds=3)
@@ -235,11 +205,9 @@ def test_the_page_of_a_run_has_every_round_and_outlives_a_restart(tmp_path):
 
 def test_the_page_says_what_was_spent_what_it_assumes_and_what_was_measured():
     rows = [RoundRow(n, 2.6 * n, 50, 1, 18_800, 808, 168) for n in (1, 2, 3)]
-    own = planned().accountant.get_privacy_spent()
-    spent = dataclasses.replace(own, epsilon=7.8, trust="aggregate")
     assumes = "if every sum has at least 48 honest others, and epsilon <= 300 if"
     measured = {1: {"accuracy": 0.5}, 3: {"accuracy": 0.83203}}
-    words = Page(page(History("FedAvg", rows, spent, measured, 8.0, assumes))).words
+    words = Page(page(History("FedAvg", rows, SPENT, measured, 8.0, assumes))).words
     for said in (
         "83.20 % measured by the server after round 3", "ε ≤ 7.8 at δ = 1e−5 target: ε ≤ 8",
         "Dropouts: 3 of 150 requests", "a server that sees only sums of a cohort's codes",
@@ -248,11 +216,11 @@ def test_the_page_says_what_was_spent_what_it_assumes_and_what_was_measured():
         "Of the 18.8 kB that a client sent in a round, 808 bytes are its update, hidden in the sum",
     ):  # fmt: skip
         assert said in words
-    words = Page(page(History("FedAvg", rows, spent, {2: {"clients' accuracy": 0.25}}))).words
+    words = Page(page(History("FedAvg", rows, SPENT, {2: {"clients' accuracy": 0.25}}))).words
     assert "25.00 % mean of its clients, with noise, of the model before round 2" in words
     measured = {3: {"accuracy": 1, "words": "none", "counts": [4, 5]}}
-    assert History("FedAvg", rows, spent, measured).measured == {3: {"accuracy": 1.0}}
-    assert "Accuracy Not measured" in Page(page(History("FedAvg", [], spent, {}))).words
+    assert History("FedAvg", rows, SPENT, measured).measured == {3: {"accuracy": 1.0}}
+    assert "Accuracy Not measured" in Page(page(History("FedAvg", [], SPENT, {}))).words
 
 
 def test_a_round_whose_messages_are_not_counted_says_what_the_update_had():
@@ -264,9 +232,7 @@ def test_a_round_whose_messages_are_not_counted_says_what_the_update_had():
 
 def test_failed_rounds_and_hostile_names_are_shown_as_text():
     rows = [RoundRow(1, 3.00001, 6, 6, failed="<script>alert(1)</script>")]
-    spent = planned().accountant.get_privacy_spent()
-    guarantee = dataclasses.replace(spent, epsilon=3.5)
-    found = Page(page(History("<b>", rows, guarantee, {1: {"<u>": 0.5}})))
+    found = Page(page(History("<b>", rows, SPENT, {1: {"<u>": 0.5}})))
     assert "<script>alert(1)</script>" in found.words
     assert "attack reaches" not in found.words
     assert "u" not in found.tags
@@ -274,9 +240,8 @@ def test_failed_rounds_and_hostile_names_are_shown_as_text():
 
 def test_no_chart_of_a_run_draws_an_epsilon_below_its_value():
     rows = [RoundRow(n, 10.0**n / 3, 6, 0) for n in range(-3, 5)]
-    spent = planned().accountant.get_privacy_spent()
     shown = {
-        row["x"]: row["y"] for row in drawn(page(History("FedAvg", rows, spent))) if "y" in row
+        row["x"]: row["y"] for row in drawn(page(History("FedAvg", rows, SPENT))) if "y" in row
     }
     assert shown.keys() == {row.round for row in rows}
     for row in rows:

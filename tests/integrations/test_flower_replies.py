@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import tracemalloc
 
 import numpy as np
 import pytest
-from flower_grid import over_the_wire
 from flower_rounds import EXACT, STEPS, exact, grid_of, mean_of, model, one_round, rounds_of
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from flwr.common.serde import message_to_proto
-from flwr.serverapp.strategy import FedAvg
-from slow import slow
 
 import randquant as rq
 from randquant.aggregation import ChannelMechanism
@@ -142,42 +138,6 @@ def test_a_reply_in_anothers_name_is_dropped(trust):
     without_client_2(trust, named(lambda node: 3 - node), (1, 2), range(1, 9))
 
 
-def test_the_first_of_two_replies_counts():
-    """A second one that is as good, and other: it would count for two."""
-    held = []
-
-    def fault(step, node, reply):
-        if node != 3:
-            return [reply]
-        form = upload_format(exact("local"), reply.content[HEAD]["session"], 3)
-        held.append(over_the_wire(reply))
-        other = wire.pack(form, np.full(5, 2, dtype=np.uint8))
-        return [reply, tampered(held[0], lambda data: other)]
-
-    found, _, _ = one_round(exact("local"), fault=fault)
-    np.testing.assert_allclose(found, mean_of(range(1, 6)), atol=1e-6)
-
-
-class Careless(FedAvg):
-    """Asks whom it likes, whatever the grid says."""
-
-    nodes: tuple[int, ...] = ()
-
-    def configure_train(self, server_round, arrays, config, grid):
-        content = RecordDict({"arrays": arrays, "config": config})
-        return [Message(content, dst_node_id=n, message_type="train") for n in self.nodes]
-
-
-@pytest.mark.parametrize("nodes", [(1, 2, 3, 3), (1, 2, 3, 99)])
-def test_a_strategy_that_asks_twice_or_beyond_its_view_fails_the_round(nodes):
-    inner = Careless(fraction_evaluate=0.0)
-    inner.nodes = nodes
-    grid = grid_of()
-    with pytest.raises(RoundsFailed, match="each client once in a round"):
-        one_round(exact(), grid=grid, inner=inner, patience=1)
-    assert not grid.seen
-
-
 def test_failures_are_counted_in_a_row():
     def fault(step, node, reply):
         bad = step == "upload" and rounds_of(grid) in (1, 3)
@@ -233,14 +193,12 @@ def _played():
     one_round(exact())
 
 
-@pytest.mark.slow(after=1)
 @pytest.mark.usefixtures("_played")
 @pytest.mark.parametrize(
     ("trust", "step", "change"),
     [
         *(("local", "upload", change) for change in LARGE),
         *(("aggregate", *each) for each in zip(STEPS, LARGE, strict=False)),
-        *slow(*itertools.product(["aggregate"], STEPS, LARGE)),
     ],
 )
 def test_a_reply_that_is_too_large_is_refused_by_name_before_it_is_read(

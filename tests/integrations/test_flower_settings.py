@@ -10,21 +10,19 @@ import math
 import numpy as np
 import pytest
 from flower_grid import InProcessGrid, client_app
-from flower_rounds import ANYTHING, exact, fedavg, grid_of, model, noisy
+from flower_rounds import ANYTHING, exact, fedavg, grid_of, model, noisy, planned_as_one_bit
 from flwr.app import Array, ArrayRecord, ConfigRecord
 from flwr.serverapp.strategy import FedAdam, FedAvg
 
 import randquant as rq
 from randquant.aggregation import AdditiveMechanism
 from randquant.integrations import HEAD, ParameterFree, QuantizedStrategy
-from randquant.planning import Calibrated, Privacy
+from randquant.planning import Privacy
 from randquant.privacy import Guarantee
 from randquant.rounds import AmongClients, Offer
-from randquant.rounds import run as run_module
 from randquant.secure_sums import Losses
 
 MODEL = ArrayRecord({"stem": Array(np.zeros(3)), "head": Array(np.zeros(2))})
-ONE_BIT = Calibrated("stochastic-rounding", {"clip": 0.3, "levels": 2, "margin": 0.7}, 1.0)
 ACCURACY = rq.Number("accuracy")
 
 
@@ -163,18 +161,15 @@ def test_every_setting_of_a_target_is_here():
 @pytest.fixture
 def target(monkeypatch):
     """What is planned for a target, and the strategy that it gives, by name."""
-    needs, examples_seen = [], []
-    monkeypatch.setattr(
-        run_module, "choose",
-        lambda need, examples: needs.append(need) or examples_seen.append(examples) or ONE_BIT,
-    )  # fmt: skip
+    needs = planned_as_one_bit(monkeypatch)
 
     def made(**changes):
         strategy = QuantizedStrategy.for_target(**{**TARGET, **changes})
-        need, run, account, inner = needs[-1], strategy.run, strategy.accountant, strategy.strategy
+        (need, examples), inner = needs[-1], strategy.strategy
+        run, account = strategy.run, strategy.accountant
         layout = strategy._layout({name: array.numpy() for name, array in MODEL.items()})
         offer = run.offer(layout, strategy.local.buffers, strategy.examples)
-        assert examples_seen[-1] == offer.examples
+        assert examples == offer.examples
         assert inner.min_train_nodes == inner.min_available_nodes
         return {f.name: getattr(need, f.name) for f in dataclasses.fields(need)}, {
             "strategy": type(inner).__name__, "scaled": offer.scaled, "limit": account.max_epsilon,
@@ -195,6 +190,15 @@ def test_a_setting_of_a_target_changes_what_is_planned_and_what_is_run(name, tar
     (need, run), (value, planned_for, changes) = target(), PLANNED[name]
     changed = (need | planned_for, run | changes)
     assert target(**{name: value}) == changed != (need, run)
+
+
+def test_a_client_takes_part_in_no_more_rounds_than_there_are(target):
+    need, _ = target(privacy=Privacy(max_participations=9))
+    assert need["participations"] == TARGET["rounds"]
+
+
+def test_under_local_trust_a_lost_client_costs_the_others_no_noise(target):
+    assert target(trust="local", dropouts=1)[0] == target(trust="local")[0]
 
 
 @pytest.mark.parametrize("name", OF_PRIVACY)

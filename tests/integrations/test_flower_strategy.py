@@ -17,6 +17,7 @@ from flower_rounds import (
     model,
     noisy,
     one_round,
+    planned_as_one_bit,
     run,
 )
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -47,7 +48,7 @@ def test_the_step_is_the_exact_mean_of_the_updates(trust, clients, dimension, ne
     assert [(row.asked, row.dropped) for row in strategy.history] == [(clients, 0)]
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(data=st.data(), clients=st.integers(4, 8))
 def test_whoever_leaves_at_whatever_step_the_rest_is_summed_exactly(data, clients):
     nodes = list(range(1, clients + 1))
@@ -88,11 +89,12 @@ def test_rounds_without_a_step_have_failed_and_are_paid_for():
     assert strategy.accountant.answers(1) == 2
 
 
-def test_weights_that_may_be_tied_are_named_before_anybody_is_asked():
+def test_weights_that_may_be_tied_are_named_before_anybody_is_asked(monkeypatch):
     """A state dict has them under two names: each would get noise of its own.
 
     What was sent may be tied, or only begin alike, as layers of torch's TransformerEncoder do.
     """
+    planned_as_one_bit(monkeypatch)
     weight = np.arange(6, dtype=np.float32)
     arrays = {"in.weight": Array(weight), "bias": Array(np.zeros(6, np.float32))}
     tied = ArrayRecord({**arrays, "out.weight": Array(weight)})

@@ -52,17 +52,14 @@ def test_a_round_takes_the_step_of_its_subset_bit_for_bit(trust, encoded):
     assert np.linalg.norm(mean) > 0
 
 
-@pytest.mark.slow
 def test_what_travels_is_paid_for_the_subset_only():
     """Exactly k numbers, without padding, and masks for as many."""
-    for coordinates in (1, 13, 64):
-        mechanism = some(coordinates=coordinates)
-        _, grid, _ = rounds(mechanism)
-        sent = [reply.content for step, _, _, reply in grid.seen if step == "upload"]
-        bits = mechanism.sum_bits(DIMENSION, 5)
-        assert {len(read_payload(content)) for content in sent} == {wire.masked(coordinates, bits)}
-        assert wire.masked(coordinates, bits) == mechanism.upload_bytes(DIMENSION, 5)
-        assert json.loads(grid.seen[0][2].content[HEAD]["offer"])["coordinates"] == coordinates
+    _, grid, _ = rounds(some())
+    sent = [reply.content for step, _, _, reply in grid.seen if step == "upload"]
+    bits = some().sum_bits(DIMENSION, 5)
+    assert {len(read_payload(content)) for content in sent} == {wire.masked(COUNT, bits)}
+    assert wire.masked(COUNT, bits) == some().upload_bytes(DIMENSION, 5)
+    assert json.loads(grid.seen[0][2].content[HEAD]["offer"])["coordinates"] == COUNT
 
 
 @BOTH

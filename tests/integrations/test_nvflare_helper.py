@@ -12,15 +12,16 @@ from nvflare.apis.signal import Signal
 from nvflare_job import SITES, Server
 from proven_sums import lie
 
-from randquant.aggregation import VectorMechanism
+from randquant.aggregation import AdditiveMechanism, VectorMechanism
 from randquant.integrations import QuantizeFilter, site_number
 from randquant.integrations.nvflare import PAYLOAD
 from randquant.mechanisms import stochastic_rounding
-from randquant.privacy import account
+from randquant.privacy import account, run_release
 from randquant.rounds import RemoteHelper, WithHelper, write_certificates
 from randquant.secure_sums import Helper, ProtocolError, message_bytes
 
 SUMMED = VectorMechanism(stochastic_rounding(0.5, 2, 2.0), 1.0, "aggregate", len(SITES))
+INTEGERS = AdditiveMechanism("skellam", 1.0, 4.0, len(SITES))
 
 
 def with_helper(folder, known=None, mechanism=None, integrity="masked", **options):
@@ -42,11 +43,11 @@ def with_helper(folder, known=None, mechanism=None, integrity="masked", **option
     return server
 
 
-@pytest.mark.slow
 def test_with_a_helper_the_noise_of_all_sites_hides_one_patient(tmp_path):
-    server = with_helper(tmp_path, examples=8, rounds=2, learning_rate=1.0).run()
+    options = {"examples": 8, "rounds": 2, "learning_rate": 1.0}
+    server = with_helper(tmp_path, mechanism=INTEGERS, **options).run()
     run = server.controller._run
-    release = SUMMED.example_release(14, 2, "replace_one", 8)
+    release = run_release(INTEGERS, 14, 2, examples=8)
     assert run.accountant.get_privacy_spent() == account([release], 1e-5)
     alone = account([release.under("local")], 1e-5).epsilon
     assert run.accountant.get_privacy_spent().epsilon < alone
@@ -55,7 +56,7 @@ def test_with_a_helper_the_noise_of_all_sites_hides_one_patient(tmp_path):
 
 
 def test_with_a_helper_the_coordinates_of_a_round_are_drawn_by_both(tmp_path):
-    some = replace(SUMMED, coordinates=5)
+    some = replace(INTEGERS, coordinates=5)
     server = with_helper(tmp_path, mechanism=some, rounds=2, learning_rate=1.0).run()
     assert len(server.saved) == 2, server.log
     moved = server.saved[-1]["weight"].size + server.saved[-1]["bias"].size

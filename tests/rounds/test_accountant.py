@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 import randquant as rq
+from randquant.aggregation import AdditiveMechanism
 from randquant.privacy import NEIGHBORINGS, account
 from randquant.rounds import Offer, RoundEvent, RunAccountant, ServerRun
 from randquant.statistics import SurveyMechanism, survey
@@ -103,11 +104,17 @@ def test_no_new_number_is_asked_where_whoever_it_may_be_is_at_its_limit():
     assert run.eligible(offer, [1, 2]) == []
 
 
-def test_a_delta_is_one_at_which_epsilon_is_proven():
-    accountant = RunAccountant(DELTA)
-    accountant.compose(RoundEvent(OFFERS[0], frozenset({1})))
-    for epsilon in (accountant.get_epsilon(delta) for delta in (1e-9, DELTA, 0.1)):
-        assert accountant.get_epsilon(accountant.get_delta(epsilon)) <= epsilon
+def test_a_delta_is_the_inverse_of_an_epsilon():
+    event = RoundEvent(Offer(noisy("local"), 650), frozenset({2}))
+    accountant = RunAccountant(DELTA, max_epsilon=20.0)
+    accountant.compose(event)
+    epsilon = accountant.get_epsilon(1e-7)
+    delta = accountant.get_delta(epsilon)
+    assert accountant.get_epsilon(delta) <= epsilon
+    assert 0.97e-7 < delta < 1.02e-7
+    assert accountant.get_delta(1e9) == 1e-300
+    assert accountant.get_epsilon(accountant.get_delta(0.0)) == 0.0
+    assert accountant.would_exceed(event, max_epsilon=epsilon)
 
 
 def test_a_new_number_has_answered_each_offer_as_often_as_anybody_has():
@@ -157,7 +164,7 @@ def test_beside_one_example_all_data_of_a_client_are_stated(neighboring):
 def test_both_figures_of_an_account_of_examples_name_what_they_count_on():
     condition = "the helper does not collude with the server"
     accountant = RunAccountant(DELTA, counts_on=condition)
-    offer = Offer(noisy("aggregate"), 5, examples=4)
+    offer = Offer(AdditiveMechanism("skellam", 1.0, 4.0, 3), 5, examples=4)
     accountant.compose(RoundEvent(offer, frozenset({1, 2, 3})))
     one, every = accountant.summary().split("; all data of a client: ")
     assert f"2 honest others and {condition}" in one

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flower_rounds import all_refuse, changed_terms, fedavg, grid_of, model, one_round, refusals
+from helper_sums import offered_terms
 
 import randquant as rq
 from randquant.aggregation import AdditiveMechanism, HelperNoise
@@ -23,7 +24,6 @@ from randquant.secure_sums import (
     Helper,
     HelperLimits,
     HelperSum,
-    HelperTerms,
     ProtocolError,
     masked_message,
 )
@@ -120,18 +120,15 @@ def test_a_sum_of_one_client_is_as_safe_as_of_all(lost, tmp_path):
 def sum_of(helper, mechanism, clients, honest, update, session=b"s", **fields):
     """(server's sum, what is in it): all clients but one are invented, and send zeros."""
     offer = Offer(mechanism, DIMENSION)
-    digest = hashlib.sha256(offer.to_text().encode()).digest()
-    terms = HelperTerms(
-        session, helper.key, clients, 1, offer.size, offer=digest,
-        **{"bits": mechanism.bits, "noise_variance": offer.helper_variance, **fields},
-    )  # fmt: skip
+    fields = {"bits": mechanism.bits, "noise_variance": offer.helper_variance, **fields}
+    text, terms = offered_terms(helper.key, offer, clients, 1, session, **fields)
     server = HelperSum(terms)
     payload = mechanism.encode(update, Key.generate())
     codes = wire.unpack(mechanism.coding, payload, offer.size)
     for client in range(clients):
         vector = codes if client == honest else np.zeros_like(codes)
         server.add(client, masked_message(terms, client, vector, PINNED))
-    return server, codes, offer.to_text()
+    return server, codes, text
 
 
 def centred(codes, bits):
@@ -232,11 +229,8 @@ def test_a_helper_that_counts_leaves_out_clients_of_a_wider_modulus(tmp_path):
 def test_proofs_of_remainders_are_refused_since_a_proven_sum_is_exact(tmp_path):
     """It is one of integers below 2**64, whatever the modulus of its terms says."""
     offer = Offer(AdditiveMechanism("skellam", CLIP, 4.0, 5), DIMENSION)
-    text = offer.to_text()
-    digest = hashlib.sha256(text.encode()).digest()
-    terms = HelperTerms(
-        b"s", helper_in(tmp_path).key, 5, 5, offer.size, 16, digest, offer.largest, bytes(32)
-    )
+    proven = {"largest": offer.largest, "commitment": bytes(32)}
+    text, terms = offered_terms(helper_in(tmp_path).key, offer, 5, 5, **proven)
     limits = ClientLimits(math.inf, helper=PINNED.hex())
     with pytest.raises(ProtocolError, match="Expected no proofs of remainders modulo 65536"):
         limits.check_offer(offer, terms, limits.empty_account())
@@ -253,12 +247,8 @@ def test_sums_among_clients_are_refused_since_nobody_would_add_the_noise():
 
 def test_a_helper_counts_epsilon_by_the_noise_that_it_adds(tmp_path):
     offer = Offer(noisy(), DIMENSION)
-    text = offer.to_text()
-    digest = hashlib.sha256(text.encode()).digest()
-    key = helper_in(tmp_path).key
-    terms = HelperTerms(
-        b"s", key, 9, 1, offer.size, 16, digest, noise_variance=offer.helper_variance
-    )
+    noise = {"noise_variance": offer.helper_variance}
+    text, terms = offered_terms(helper_in(tmp_path).key, offer, 9, 1, **noise)
     one = rq.account([offer.release(1, "replace_one", "aggregate")], 1e-5).epsilon
     assert within(1.1 * one)(terms, {text: 1}, print)
     assert not within(1.1 * one)(terms, {text: 2}, print)
@@ -287,12 +277,11 @@ def test_a_helper_that_adds_no_noise_or_demands_it_refuses(tmp_path):
 
 def _without_noise(helper, mechanism):
     offer = Offer(mechanism, DIMENSION)
-    digest = hashlib.sha256(offer.to_text().encode()).digest()
-    terms = HelperTerms(b"none", helper.key, 3, 2, offer.size, mechanism.bits, digest)
+    text, terms = offered_terms(helper.key, offer, 3, 2, b"none")
     server = HelperSum(terms)
     for client in range(3):
         server.add(client, masked_message(terms, client, np.zeros(offer.size, np.uint32), PINNED))
-    return server, None, offer.to_text()
+    return server, None, text
 
 
 @pytest.mark.parametrize("variance", [0.1, 2.0**31])
@@ -315,10 +304,9 @@ def test_a_little_noise_does_not_get_a_server_past_the_fewest_clients_of_an_oper
 @pytest.mark.parametrize("mechanism", [noisy(), AdditiveMechanism("skellam", CLIP, 4.0, 1)])
 def test_an_offer_whose_bits_cannot_hold_its_noise_is_refused_by_a_helper(mechanism, tmp_path):
     """And is no error of the helper's own, after which a server would ask again."""
-    text = Offer(replace(mechanism, noise_multiplier=2e6), DIMENSION).to_text()
-    digest = hashlib.sha256(text.encode()).digest()
-    key = helper_in(tmp_path).key
-    terms = HelperTerms(b"s", key, 9, 1, DIMENSION, 16, digest, noise_variance=1)
+    offer = Offer(replace(mechanism, noise_multiplier=2e6), DIMENSION)
+    noise = {"bits": 16, "noise_variance": 1}
+    text, terms = offered_terms(helper_in(tmp_path).key, offer, 9, 1, **noise)
     with pytest.raises(ProtocolError, match="for noise on 2048 coordinates"):
         within(8.0)(terms, {text: 1}, print)
 

@@ -8,11 +8,11 @@ import time
 
 import grpc
 import pytest
-from flower_rounds import noisy
 from helper_sums import IDENTITY, helper_in, seeds_in
 from tls import keep, parties
 
 import randquant as rq
+from randquant.aggregation import AdditiveMechanism
 from randquant.rounds import (
     MAX_CALLS_PER_CALLER,
     DamagedFile,
@@ -166,7 +166,7 @@ def test_each_number_of_an_operator_limits_a_request(name, enough, too_little, r
             helper.answer(write_request(terms, seeds))
 
 
-OFFER = Offer(noisy(cohort=3), 5)
+OFFER = Offer(AdditiveMechanism("skellam", 1.0, 4.0, 3), 5)
 
 
 def epsilon_of(offer, delta=1e-5):
@@ -190,7 +190,8 @@ def test_each_limit_of_an_operator_is_that_of_an_account(change, allowed, settin
     digest = hashlib.sha256(OFFER.to_text().encode()).digest()
     answered = 0
     for _ in range(1 + ("most_sums" in change)):
-        terms, seeds = seeds_in(helper, range(3), dimension=OFFER.size, least=3, offer=digest)
+        sizes = {"dimension": OFFER.size, "bits": OFFER.sum_bits(20), "least": 3}
+        terms, seeds = seeds_in(helper, range(3), **sizes, offer=digest)
         with contextlib.suppress(ProtocolError):
             helper.answer(write_request(terms, seeds, OFFER.to_text()))
             answered += 1

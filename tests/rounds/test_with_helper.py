@@ -20,6 +20,7 @@ from flower_rounds import (
     refusals,
 )
 from helper_process import started, told
+from helper_sums import offered_terms
 from tls import parties
 
 import randquant as rq
@@ -29,7 +30,6 @@ from randquant.flower import (
     RemoteHelper,
     WithHelper,
 )
-from randquant.integrations import HEAD
 from randquant.rounds import ClientLimits, Member, Offer, RoundsFailed, service, within
 from randquant.secure_sums import (
     MAX_OFFER_BYTES,
@@ -144,23 +144,6 @@ def test_a_sum_of_fewer_than_the_offer_counts_on_is_refused(tmp_path, identity, 
     all_refuse("a cohort of at most 2", trusting, helper, noisy(cohort=3), change=change)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda proof: bytes(32) + proof[32:],  # a part that it has chosen afterwards
-        lambda proof: proof[:32] + bytes(64),
-        lambda proof: b"",
-    ],
-)
-def test_a_seed_that_the_helper_has_not_signed_is_refused(change, tmp_path, identity, trusting):
-    def changed(message):
-        head = message.content[HEAD]
-        head["proof"] = change(head["proof"])
-
-    some, helper = replace(noisy(), coordinates=2), Helper(tmp_path, identity)
-    all_refuse("have drawn together", trusting, helper, some, change=("upload", changed))
-
-
 @pytest.mark.parametrize("drawn", [True, False], ids=["flower", "nvflare"])
 def test_on_every_engine_the_coordinates_are_those_that_the_helper_has_signed_for(
     drawn, tmp_path, identity
@@ -241,8 +224,7 @@ def test_the_helpers_own_limit_leaves_clients_out(tmp_path, identity, trusting):
 
 def terms_for(offer, folder):
     key = Helper(folder, Ed25519PrivateKey.generate(), suite="X25519").key
-    text = offer.to_text()
-    return text, HelperTerms(b"s", key, 9, 3, offer.size, 8, digest_of(text))
+    return offered_terms(key, offer, 9, 3)
 
 
 def digest_of(text):
@@ -250,7 +232,7 @@ def digest_of(text):
 
 
 def test_a_helper_limits_epsilon_by_the_offers_that_it_is_shown(tmp_path):
-    offer = Offer(noisy(cohort=3), 5)
+    offer = Offer(AdditiveMechanism("skellam", 1.0, 4.0, 3, bits=8), 5)
     text, terms = terms_for(offer, tmp_path)
     one = rq.account([offer.release(1, "replace_one", "aggregate")], 1e-5).epsilon
     assert within(1.2 * one)(terms, {text: 1}, print)

@@ -78,15 +78,15 @@ def test_a_killed_server_goes_on(kind, trials, tmp_path):
     """What was acknowledged is in the sum once, however often the server is killed."""
     draw, helper = random.Random(kind), helper_in(tmp_path / "helper")
     clients = range(40)
+    if kind == "proven":
+        terms = proven_terms(helper, dimension=20, cohort=40)
+        codes = codes_of(terms, clients, 2)
+        messages, verify_key = proven_messages(terms, codes), VERIFY_KEY
+    else:
+        terms = terms_of(helper, dimension=SMALL if kind == "small" else LARGE, cohort=40)
+        codes = codes_of(terms, clients)
+        messages, verify_key = messages_of(terms, codes), b""
     for trial in range(trials):
-        if kind == "proven":
-            terms = proven_terms(helper, dimension=20, cohort=40)
-            codes = codes_of(terms, clients, 2)
-            messages, verify_key = proven_messages(terms, codes), VERIFY_KEY
-        else:
-            terms = terms_of(helper, dimension=SMALL if kind == "small" else LARGE, cohort=40)
-            codes = codes_of(terms, clients)
-            messages, verify_key = messages_of(terms, codes), b""
         file, acknowledged, order = tmp_path / f"sum {trial}", set(), list(clients)
         draw.shuffle(order)
         for _ in range(4):
@@ -109,6 +109,7 @@ def test_a_killed_server_goes_on(kind, trials, tmp_path):
         assert len(acknowledged) > 3
         for client in set(clients) - server.clients:
             server.add(client, messages[client])
+        # The helper answers one request of a sum: all trials end with the same.
         assert exact(server, helper.answer(server.request()), codes)
         assert server.clients == set(clients)
 

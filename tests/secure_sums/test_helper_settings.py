@@ -60,18 +60,3 @@ def test_a_code_that_is_proven_counts_as_its_bits(name, tmp_path):
     HelperLimits(**{name: most}).check(request)
     with pytest.raises(ProtocolError, match=f"{most - 1}.* at most, this helper's limit"):
         HelperLimits(**{name: most - 1}).check(request)
-
-
-def test_what_a_limit_of_epsilon_is_asked_for(tmp_path):
-    seen = []
-
-    def affords(terms, sums, check):
-        seen.append((terms, dict(sums)))
-        return True
-
-    helper = helper_in(tmp_path, HelperLimits(affords=affords))
-    for count in (1, 2):
-        terms, seeds = seeds_in(helper, CLIENTS, **TERMS)
-        helper.answer(write_request(terms, seeds, OFFER))
-        assert seen.pop() == (terms, {OFFER: count})
-        assert not seen
