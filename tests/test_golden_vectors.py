@@ -189,9 +189,8 @@ def test_a_second_client_draws_the_same_integer_noise(name):
     check_noise(steps, len(rounded), key)
     levels = 2 ** mechanism["bits"]
     codes = [(r + n) % levels for r, n in zip(rounded, steps["noise"], strict=True)]
-    facts = (
-        "mechanism", "clip_norm", "noise_in_clip_norms", "cohort", "deviations", "rotation_seed",
-    )  # fmt: skip
+    mechanism["half the noise"] = mechanism["noise_in_clip_norms"] / 2
+    facts = ("mechanism", "clip_norm", "half the noise", "cohort", "deviations", "rotation_seed")
     named = client.fingerprint(levels, *(mechanism[fact] for fact in facts))
     padding = len(codes) - len(inputs["update"])
     payload = client.payload(codes, levels, named, padding)

@@ -4,6 +4,7 @@ Records and figures here are what it wrote and printed, in every place from whic
 back.
 """
 
+import dataclasses
 import json
 
 import interrupted
@@ -54,6 +55,15 @@ WRITTEN = {
 }
 """Parameters in 0.1.0's records, and its epsilon of four rounds of 10 coordinates."""
 
+PAYLOADS = {
+    "skellam": "e74cb9e49cc1b9f0dedee78657b3ccaf",
+    "discrete-gaussian": "ee71337479eb75635da1991ba380cfc3",
+    "binomial": "936302c7d65e26cd8cc77e8644321d1b",
+    "helper-noise": "c885192015d1ce04501b96319be79cd9",
+    "sign-sgd": "4b0fbaaa1fc50d9f6fa1aa724836e2da",
+}
+"""Fingerprints of its payloads."""
+
 OFFERS = {
     "skellam": "6ae398e05c9cf862c4d9d1f6c592209614bd4edc06496e69838a9bc5d87fa8e5",
     "helper-noise": "8da1e1e78b9d208a93a5575687c15a8a60779db9c9011573f2309c9a62fd67a5",
@@ -90,6 +100,15 @@ def test_a_record_costs_what_it_did_and_is_written_by_another_name(name):
     with pytest.raises(ValueError, match="got both"):
         from_record({**record, "noise_multiplier": 2.0})
     assert set(WRITTEN) == set(WITH_MULTIPLIER)
+
+
+@pytest.mark.parametrize("name", PAYLOADS)
+def test_its_payloads_are_those_of_the_same_noise_and_of_no_other(name):
+    """A client with half the noise that its server accounts for would be promised too little."""
+    mechanism = from_record({"mechanism": name, **WRITTEN[name][0]})
+    assert mechanism.coding.fingerprint.hex() == PAYLOADS[name]
+    same_number = dataclasses.replace(mechanism, noise_multiplier=2.0)
+    assert same_number.coding.fingerprint.hex() != PAYLOADS[name]
 
 
 def test_a_mechanism_of_ones_own_may_mean_something_else_by_the_name():

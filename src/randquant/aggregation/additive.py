@@ -36,6 +36,7 @@ from randquant.mechanisms.registry import (
     Tuning,
     UpdateFamily,
     UpdateSetting,
+    multiplier_in_payloads,
     noise_family,
     stored_parameters,
 )
@@ -274,8 +275,9 @@ class AdditiveMechanism(IntegerUpdates, MechanismDefaults):
     @property
     def coding(self) -> wire.Coding:
         whole = wire.Format.from_facts(
-            1 << self.bits, self.kind, self.clip_norm, self.noise_multiplier, self.cohort,
-            self.deviations, self.rotation_seed,
+            1 << self.bits, self.kind, self.clip_norm,
+            multiplier_in_payloads(self.noise_multiplier), self.cohort, self.deviations,
+            self.rotation_seed,
         )  # fmt: skip
         return subset_coding(whole, self.coordinates, self.subset_seed)
 
@@ -544,8 +546,9 @@ class HelperNoise(IntegerUpdates, MechanismDefaults):
     @property
     def coding(self) -> wire.Coding:
         whole = wire.Format.from_facts(
-            1 << self.bits, HELPER_NOISE, self.clip_norm, self.noise_multiplier, self.clients,
-            self.server_noise, self.deviations, self.rotation_seed,
+            1 << self.bits, HELPER_NOISE, self.clip_norm,
+            multiplier_in_payloads(self.noise_multiplier), self.clients, self.server_noise,
+            self.deviations, self.rotation_seed,
         )  # fmt: skip
         return subset_coding(whole, self.coordinates, self.subset_seed)
 

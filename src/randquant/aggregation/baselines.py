@@ -33,6 +33,7 @@ from randquant.mechanisms.registry import (
     STORED_MULTIPLIER,
     MechanismRecord,
     Tuning,
+    multiplier_in_payloads,
     noise_family,
     stored_parameters,
 )
@@ -334,7 +335,8 @@ class SignSGD(MechanismDefaults):
 
     @property
     def coding(self) -> wire.Format:
-        return wire.Format.from_facts(2, "sign-sgd", self.clip_norm, self.noise_multiplier)
+        multiplier = multiplier_in_payloads(self.noise_multiplier)
+        return wire.Format.from_facts(2, "sign-sgd", self.clip_norm, multiplier)
 
     @property
     def value(self) -> float:

@@ -476,6 +476,15 @@ def parameters_of_0_1_0(mechanism: str, stored: Mapping[str, Any]) -> dict[str, 
     return {**fields, "noise_multiplier": value // 2 if whole else value / 2}
 
 
+def multiplier_in_payloads(noise_multiplier: float) -> float:
+    """Return the number that stands for a noise multiplier in the fingerprint of payloads.
+
+    It is in units of 2 * clip_norm, as version 0.1.0 has it: its payloads are read as they were
+    meant, and one of another unit's equal number, with half or twice the noise, is refused.
+    """
+    return noise_multiplier / 2
+
+
 def _renamed(
     mechanism: str, parameters: Mapping[str, Any], before: str, after: str
 ) -> dict[str, Any]:
