@@ -103,11 +103,8 @@ def of_a_metric() -> str:
 
 
 def of_a_table(folder: Path = Path("/runs")) -> str:
-    own, train_command._certificate = train_command._certificate, lambda config: CERTIFICATE
-    try:
+    with mock.patch.object(train_command, "certify", return_value=CERTIFICATE):
         return "\n".join(train_command.finished_lines(folder, RUN))
-    finally:
-        train_command._certificate = own
 
 
 UPPERS = {
