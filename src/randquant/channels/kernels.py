@@ -5,8 +5,8 @@ first-level cache; the loops that find cells and dither have no branches, so tha
 them into vector instructions.
 
 Code k of a body occupies bits k·b to k·b + b - 1, lowest bit first: eight codes fill b bytes.
-`pack` is for codes of up to 8 bits, `pack_wide` and `add` for up to 32, and `pack_blocks` and
-`unpack_blocks` for codes that share numbers of up to 128 bits (`blocks`).
+`pack` and `add` are for codes of up to 32 bits, `pack_blocks` and `unpack_blocks` for codes that
+share numbers of up to 128 bits (`blocks`).
 """
 
 from __future__ import annotations
@@ -137,21 +137,6 @@ _BITS_8, _BITS_32 = np.uint64(8), np.uint64(32)
 _WORD_MASK = np.uint64(2**32 - 1)
 
 
-@numba.njit(nogil=True, cache=True, error_model="numpy")
-def pack(codes, bits, body):
-    """Pack codes (n,) uint8 of `bits` bits each into body (ceil(n·bits/8),) uint8."""
-    count = codes.shape[0]
-    written = 0
-    for start in range(0, count, 8):
-        word = np.uint64(0)
-        for j in range(min(8, count - start)):
-            word |= np.uint64(codes[start + j]) << np.uint64(j * bits)
-        for _ in range(min(bits, body.shape[0] - written)):
-            body[written] = np.uint8(word & np.uint64(255))
-            word >>= _BITS_8
-            written += 1
-
-
 def _load_word(_context: Any, body: Any, byte: Any) -> Any:
     # The eight bytes from any index on, lowest first: numba itself has no unaligned load.
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -191,46 +176,34 @@ def add(body, bits, totals):
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
 def _add_whole_bytes(body, bits, totals):
-    """Add codes that do not span bytes, several times as fast; return how many were added.
-
-    The cases are unrolled, since only then the compiler sees the memory layout.
-    """
-    count = totals.shape[0]
+    """Add codes that do not span bytes, several times as fast; return how many were added."""
+    # Constants, since only then the compiler unrolls the loop over a byte and sees the memory
+    # layout.
     if bits == 8:
-        for k in range(count):
-            totals[k] += body[k]
-        return count
+        return _add_in_byte(body, 1, totals)
     if bits == 4:
-        for k in range(count // 2):
-            byte = body[k]
-            totals[2 * k] += byte & 15
-            totals[2 * k + 1] += byte >> 4
-        return count // 2 * 2
+        return _add_in_byte(body, 2, totals)
     if bits == 2:
-        for k in range(count // 4):
-            byte = body[k]
-            totals[4 * k] += byte & 3
-            totals[4 * k + 1] += byte >> 2 & 3
-            totals[4 * k + 2] += byte >> 4 & 3
-            totals[4 * k + 3] += byte >> 6
-        return count // 4 * 4
+        return _add_in_byte(body, 4, totals)
     if bits == 1:
-        for k in range(count // 8):
-            byte = body[k]
-            totals[8 * k] += byte & 1
-            totals[8 * k + 1] += byte >> 1 & 1
-            totals[8 * k + 2] += byte >> 2 & 1
-            totals[8 * k + 3] += byte >> 3 & 1
-            totals[8 * k + 4] += byte >> 4 & 1
-            totals[8 * k + 5] += byte >> 5 & 1
-            totals[8 * k + 6] += byte >> 6 & 1
-            totals[8 * k + 7] += byte >> 7
-        return count // 8 * 8
+        return _add_in_byte(body, 8, totals)
     return 0
 
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
-def pack_wide(codes, bits, body):
+def _add_in_byte(body, each, totals):
+    # `each` codes in a byte; those of the last byte, if it is not full, are left.
+    whole, bits = totals.shape[0] // each, 8 // each
+    mask = np.uint8((1 << bits) - 1)
+    for k in range(whole):
+        byte = body[k]
+        for j in range(each):
+            totals[each * k + j] += byte >> np.uint8(j * bits) & mask
+    return whole * each
+
+
+@numba.njit(nogil=True, cache=True, error_model="numpy")
+def pack(codes, bits, body):
     """Pack codes (n,), unsigned integers of `bits` bits each, into body (ceil(n·bits/8),) uint8."""
     word, filled, written = np.uint64(0), 0, 0
     for k in range(codes.shape[0]):

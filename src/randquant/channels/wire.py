@@ -229,8 +229,7 @@ def pack(channel: Coding, codes: np.ndarray, padding: int = 0) -> bytes:
     if _in_blocks(channel):
         kernels.pack_blocks(codes, channel.levels, *blocks(channel.levels, codes.size), body)
     else:
-        pack_codes = kernels.pack if channel.bits <= 8 else kernels.pack_wide
-        pack_codes(codes, channel.bits, body)
+        kernels.pack(codes, channel.bits, body)
     return frame(channel, codes.size, body, padding)
 
 
