@@ -35,13 +35,13 @@ class ChainLaw:
     start: int
     mass: np.ndarray
 
-    def convolve(self, other: ChainLaw, lost: float = MIN_PROB) -> ChainLaw:
+    def convolve(self, other: ChainLaw) -> ChainLaw:
         """Return the law of the sum, nearly exact: products and sums of positive numbers."""
         mass = np.convolve(self.mass, other.mass)
         # theory/vector-sums.md, Proposition 6: products beyond the range of floats are lost. Fewer
         # than 2n + 64 such losses stay below 1e-294 an entry, which counts where entries are 1e-275
         # or more.
-        some = np.flatnonzero(mass >= lost)
+        some = np.flatnonzero(mass >= MIN_PROB)
         first, last = int(some[0]), int(some[-1])
         return ChainLaw(self.start + other.start + first, mass[first : last + 1])
 
@@ -49,10 +49,8 @@ class ChainLaw:
 class Powers:
     """Laws of sums of clients with equal inputs, by halving; computed laws are kept."""
 
-    def __init__(self, row: np.ndarray, lost: float = MIN_PROB):
-        """Drop probabilities below `lost`, which may be larger where only larger ones count."""
+    def __init__(self, row: np.ndarray):
         self._known = {0: ChainLaw(0, np.ones(1)), 1: ChainLaw(0, row)}
-        self._lost = lost
 
     def law(self, count: int) -> ChainLaw:
         """Return the law of the sum of `count` codes."""
@@ -61,15 +59,15 @@ class Powers:
             and count >= MIN_BINOMIAL_COUNT
             and len(self._known[1].mass) == 2
         ):
-            self._known[count] = _binomial(self._known[1].mass, count, self._lost)
+            self._known[count] = _binomial(self._known[1].mass, count)
         if count not in self._known:
             # Halves: the error is n log n, where adding one client at a time would make it n^2.
             half = count // 2
-            self._known[count] = self.law(half).convolve(self.law(count - half), self._lost)
+            self._known[count] = self.law(half).convolve(self.law(count - half))
         return self._known[count]
 
 
-def _binomial(row: np.ndarray, count: int, lost: float) -> ChainLaw:
+def _binomial(row: np.ndarray, count: int) -> ChainLaw:
     # Term by term from the mode outward: both probabilities of the row are positive.
     total = float(row.sum())
     mode = min(int((count + 1) * row[1] / total), count)
@@ -85,7 +83,7 @@ def _binomial(row: np.ndarray, count: int, lost: float) -> ChainLaw:
     ]
     mass = np.concatenate(parts)
     mass *= total**count / mass.sum()
-    some = np.flatnonzero(mass >= lost)
+    some = np.flatnonzero(mass >= MIN_PROB)
     first, last = int(some[0]), int(some[-1])
     return ChainLaw(mode - len(below) + first, mass[first : last + 1])
 
