@@ -163,7 +163,7 @@ def test_commands_of_the_docs_run(command, capsys, tmp_path, monkeypatch):
 
 def test_every_output_of_the_docs_is_of_a_command_that_is_run():
     assert OUTPUTS.keys() <= set(SHORT)
-    assert len(OUTPUTS) == 7
+    assert len(OUTPUTS) == 8
 
 
 @pytest.mark.slow
