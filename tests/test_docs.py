@@ -24,9 +24,10 @@ DOCS = ROOT / "docs"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("papers/**/*.md")])
 README = (ROOT / "README.md").read_text()
 TASKS = [
-    "train", "train-settings", "own-loop", "helper-sums", "proven-sums", "statistics",
-    "statistics-on-engines", "plan", "plan-explained", "compare", "account-for-a-run", "certify",
-    "sampling", "design", "audit", "command-line", "coming-from", "other-accounts",
+    "train", "train-settings", "own-loop", "helper-sums", "proven-sums", "secure-aggregation",
+    "secure-sum-costs", "standardize", "statistics", "statistics-on-engines", "plan",
+    "plan-explained", "compare", "account-for-a-run", "certify", "sampling", "design", "audit",
+    "command-line", "coming-from", "other-accounts",
 ]  # fmt: skip
 """Pages whose commands are run, and whose code prints what they say, like the README's."""
 RUN = {"README.md": README, **{f"{n}.md": (DOCS / f"{n}.md").read_text() for n in TASKS}}
@@ -148,7 +149,7 @@ def test_commands_of_the_docs_run(command, capsys, tmp_path, monkeypatch):
 
 def test_every_output_of_the_docs_is_of_a_command_that_is_run():
     assert OUTPUTS.keys() <= set(SHORT)
-    assert len(OUTPUTS) == 7
+    assert len(OUTPUTS) == 8
 
 
 @pytest.mark.slow

@@ -67,6 +67,13 @@ ODD = {
 def test_dates_and_durations_are_refused_by_their_column(name):
     with pytest.raises(TypeError, match=r"^Expected numbers in column 'age', got "):
         ask(ODD[name], {"age": rq.Mean(0, 100)})
+    with pytest.raises(TypeError, match=r"^Expected categories in column 'age', got "):
+        ask(ODD[name], {"age": rq.Counts(["2026-01-01", 1])})
+
+
+def test_a_missing_date_is_counted_as_missing():
+    answers = ask(pd.DataFrame({"age": pd.to_datetime([None] * 3)}), {"age": rq.Counts(["1"])})
+    assert answers["age", "other or missing"].estimate == pytest.approx(3, abs=0.5)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """A survey on engines: the same sums, accounts and refusals as a round of training."""
 
 import dataclasses
+import datetime
 import hashlib
 import json
 import math
@@ -254,6 +255,7 @@ UNREADABLE = {  # a query that a hostile server may ask of any column: a value t
     "a quantile of texts": (rq.Quantiles(0, 10, column="code"), "A12"),
     "a mean of dates": (rq.Mean(0, 10, "code"), np.datetime64("2020-01-01")),
     "counts of dates": (rq.Counts(["A12"], column="code"), np.datetime64("2020-01-01")),
+    "counts of Python's dates": (rq.Counts(["A12"], column="code"), datetime.date(2020, 1, 1)),
     "an event that is no event": (rq.KaplanMeier("age", "code", 100), 2),
     "a group's event": (rq.LogRank("age", "code", "sex", ["f", "m"], 100), 2),
     "a regression on texts": (rq.LinearRegression({"age": (0, 100)}, {"code": (0, 1)}), "A12"),

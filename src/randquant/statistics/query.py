@@ -8,6 +8,7 @@ interval for both. Derivations: `docs/theory/statistics.md`.
 
 from __future__ import annotations
 
+import datetime
 import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,6 +31,9 @@ message: twice as many cells would double it to 32 kB."""
 
 MISSING_TYPES = ("NAType", "NaTType")
 """Names of pandas' types for a missing value; pandas itself is not imported."""
+
+DATES = (np.datetime64, np.timedelta64, datetime.date, datetime.timedelta)
+"""Types of dates and durations; those of pandas derive from Python's."""
 
 WORDS = {"": math.nan, **dict.fromkeys(("na", "n/a", "nan", "null", "none", "?"), math.nan),
          "true": 1.0, "false": 0.0}  # fmt: skip
@@ -141,7 +145,7 @@ def categories(values: np.ndarray, known: Sequence[Any], what: str) -> np.ndarra
     A text never equals a number, nor True the number 1; numbers are compared exactly.
 
     Raises:
-        TypeError: a value is a date or a duration of NumPy, which can be written in many ways.
+        TypeError: a value is a date or a duration, which can be written in many ways.
     """
     index = {_typed(category): k for k, category in enumerate(known)}
     # tolist() would turn a duration of NumPy into a number of nanoseconds.
@@ -150,7 +154,7 @@ def categories(values: np.ndarray, known: Sequence[Any], what: str) -> np.ndarra
 
 
 def _category_index(value: Any, index: Mapping[Any, int], what: str) -> int:
-    if isinstance(value, np.datetime64 | np.timedelta64) and not np.isnat(value):
+    if isinstance(value, DATES) and not is_missing(value):
         raise TypeError(
             f"Expected categories in column {what!r}, got {validate.shown(value)}: write dates and "
             "durations as text."
