@@ -20,7 +20,7 @@ from settings import ALL_CALLS, KINDS, differences, foreign, half, of_kind
 import randquant as rq
 from randquant import planning
 from randquant._internal import validate
-from randquant.aggregation import LocalGaussian
+from randquant.aggregation import HelperNoise, LocalGaussian
 from randquant.mechanisms import DiscreteGaussian, UpdateSetting
 from randquant.planning import gaussian_multiplier
 from randquant.privacy import HiddenCohorts
@@ -180,6 +180,8 @@ def test_flags_of_what_has_no_call_of_its_own():
         RunAccountant(1e-5, stable="false")
     with pytest.raises(TypeError, match="Expected stable_numbers to be True or False, got 'false'"):
         WithHelper(SimpleNamespace(answer=print), stable_numbers="false")
+    with pytest.raises(TypeError, match="Expected server_noise to be True or False, got 'false'"):
+        HelperNoise(1.0, 4.0, clients=5, server_noise="false")
     assert {("AmongClients", "stable_numbers"), ("Sampled", "hidden")} <= set(FLAGS)
 
 

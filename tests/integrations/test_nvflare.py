@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from nvflare.apis.dxo import DXO, DataKind, from_shareable
-from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.fl_constant import FilterKey, FLContextKey, ReturnCode
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare_job import (
     LEFT,
@@ -410,6 +410,16 @@ def test_nothing_but_codes_leaves_a_site(tmp_path):
     sent = {name: value for name, value in reply["DXO"].items() if value}
     assert {*sent.pop("data")} == {PAYLOAD}
     assert sent == {"kind": DataKind.APP_DEFINED}
+
+
+def test_what_a_site_keeps_of_a_request_travels_with_no_message(tmp_path):
+    """NVFlare sends the public properties of a context along."""
+    context = context_of("va")
+    before = context.get_all_public_props()
+    context.set_prop(FLContextKey.FILTER_DIRECTION, FilterKey.IN, private=True, sticky=False)
+    server = Server(tmp_path)
+    server.filters["va"].process(asked(server), context)
+    assert context.get_all_public_props() == before
 
 
 BAD_NAMES = ["va\0", "C:va", "va\u202eb", "\u200fva", "va\n", "../va", "a/b", "", None, "va\u2066"]

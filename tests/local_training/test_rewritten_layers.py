@@ -180,6 +180,17 @@ def test_a_clients_dropout_depends_on_its_key_alone(work):
                for one, other in zip(updates, others, strict=True))  # fmt: skip
 
 
+def test_clients_computed_together_drop_units_of_their_own():
+    """One mask for all would be an error that no number of clients averages out."""
+    data = problem(dropping).clients.example
+    same = [(data.features.numpy(), data.targets.numpy())] * 5
+    learner = Learner(make_problem(dropping(), same))
+    assert learner.together
+    updates, _ = learner.updates(range(5), Key.from_seed(1))
+    dropped = (updates[:, : 300 * STEPS * INPUTS].reshape(5, 300, -1) == 0).all(-1)
+    assert len({each.tobytes() for each in dropped}) == 5
+
+
 def test_dropout_is_that_of_torch():
     """Each hidden unit's gradient is zero as often as its rate says, else scaled up: same mean."""
     torch.manual_seed(0)

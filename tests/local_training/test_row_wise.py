@@ -382,6 +382,11 @@ UNKNOWN = {
     "a counter": Counting,
     "what it kept": lambda: Keeping(INPUTS, 3),
     "spectral norm": lambda: parametrizations.weight_norm(nn.Linear(INPUTS, 3)),
+    # Its gradient of a row is over how often all examples of a batch have it.
+    "rows by frequency": lambda: Own(
+        lambda self, x: self.last(self.words((x > 0).long()).mean(1)),
+        words=nn.Embedding(2, 4, scale_grad_by_freq=True), last=nn.Linear(4, 3),
+    ),
     "recurrent, state by state": lambda: Own(
         lambda self, x: self.cell(x), cell=nn.GRUCell(INPUTS, 3)
     ),

@@ -102,6 +102,31 @@ def test_mixtures_of_three_laws_are_within_the_bound(case):
         assert exact <= bound <= zeroed(order) * (1 + 1e-12)
 
 
+@pytest.mark.parametrize(("deviation", "rate", "order"), [(1, 0.02, 2), (2, 0.5, 2), (4, 0.1, 8)])
+def test_whoever_takes_an_absent_clients_place_may_be_as_far_as_two_clients(deviation, rate, order):
+    """Under zero_out in cohorts of a fixed size: a stand-in at -1, the client at 1, zeros at 0."""
+    x = np.linspace(-40, 40, 20001)
+
+    def log_law(client):
+        parts = [
+            math.log(weight) - ((x - mean) / deviation) ** 2 / 2
+            for weight, mean in ((1 - rate, -1), (rate, client))
+        ]
+        log = np.logaddexp(*parts)
+        return log - np.logaddexp.reduce(log)
+
+    p, q = log_law(1), log_law(0)
+    exact = max(
+        np.logaddexp.reduce(order * one + (1 - order) * other) / (order - 1)
+        for one, other in ((p, q), (q, p))
+    )
+    to_zeros = rq.GaussianRelease(deviation, 1, 1, neighboring="zero_out")
+    to_others = rq.GaussianRelease(deviation / 2, 1, 1)
+    bound = Sampled(to_zeros, rate, 3, "fixed", absent=to_others).renyi(order)
+    # With nobody in its place the client costs less than that.
+    assert Sampled(to_zeros, rate, 3).renyi(order) < 3 * exact <= bound
+
+
 @dataclasses.dataclass(frozen=True)
 class Published(ReleaseDefaults):
     """A trusted server publishes how many of a cohort's randomised bits are set."""

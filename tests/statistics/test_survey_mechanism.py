@@ -67,6 +67,12 @@ def test_a_sum_of_shares_is_read_as_the_table(mechanism):
         mechanism.decode(np.zeros(mechanism.terms.dimension, np.int64), 3, mechanism.dimension)
 
 
+def test_a_mean_of_fewer_than_the_noise_counts_on_is_no_table(mechanism):
+    """Such as the zeros of a round that failed."""
+    with pytest.raises(ValueError, match=f"clients >= {WARDS}.* is no table"):
+        mechanism.table(np.zeros(mechanism.dimension), WARDS - 1, records=0)
+
+
 def test_whoever_answers_beyond_the_cohort_adds_noise_that_the_table_states(mechanism):
     few, many = (
         mechanism.table(np.zeros(mechanism.dimension), clients, records=0)["sex"]["f"]
