@@ -113,6 +113,15 @@ def test_what_no_noise_is_known_to_dominate_counts_beside_hidden_rounds():
     assert cost(hidden, RenyiAlone()) >= cost(hidden, plain)
 
 
+def test_beside_gaussian_noise_every_pure_part_adds_its_epsilon():
+    """Two of 3 nats: both noises are on one side of zero in half of all runs, and tell 6 nats."""
+    table = LaplaceRelease(10.0, 30, 0.0, cohort=1, dimension=1, rounds=1, trust="central")
+    run = GaussianRelease(3.0, 1, 1)
+    assert cost(run) < 2 < table.renyi(math.inf)
+    assert cost(run, table, table) > 6
+    assert cost(run, table, table) <= 6.001 + cost(run)
+
+
 def test_one_hidden_part_makes_the_whole_rest_on_hidden_cohorts():
     plain = GaussianRelease(4.0, 5, 1)
     hidden = Sampled(plain, 0.1, 5)

@@ -120,6 +120,19 @@ def test_what_is_wrong_is_said(call, error, word):
         call()
 
 
+def test_what_is_left_of_a_target_and_what_was_spent_are_within_it():
+    """Exactly: differences of floats, rounded to nearest, are above the true ones half the time."""
+    for spent in (0.1, 0.3, 0.7, 1e-3):
+        before = Guarantee(spent, spent / 8, "replace_one", "local", math.inf, 1)
+        for target in (1.0, 0.8, 0.9, 2.3):
+            left = before.remaining(target, target / 8)
+            for rest, used, whole in zip(
+                left, (spent, spent / 8), (target, target / 8), strict=True
+            ):
+                assert Fraction(rest) + Fraction(used) <= Fraction(whole)
+                assert rest == pytest.approx(whole - used, rel=1e-15, abs=0)
+
+
 def test_a_sum_of_guarantees_rests_on_hidden_cohorts_if_one_of_them_does():
     seen = Guarantee(0.1, 1e-6, "replace_one", "model", 3.0, 5)
     hidden = replace(seen, hidden=True)

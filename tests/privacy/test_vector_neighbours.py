@@ -111,6 +111,17 @@ def test_no_sum_of_the_farthest_updates_exceeds_the_bound(name, clients, relatio
     assert closest > 0.9
 
 
+@pytest.mark.parametrize("examples", [1, 2, 4])
+def test_one_examples_gradient_moves_a_coordinate_from_clip_to_clip_under_both_relations(examples):
+    """Beside others' gradients, that reach one end of the channel, also its absence does."""
+    narrow = rq.stochastic_rounding(clip=0.1, levels=2, margin=0.3)
+    for order in (2.0, 8.0):
+        exact = rq.certify_pair(narrow, 0.1, -0.1, order).epsilon.lower
+        for relation in ("replace_one", "zero_out"):
+            release = rq.VectorRelease(narrow, 1.0, 1, 1, neighboring=relation, examples=examples)
+            assert exact <= release.renyi(order) < 1.2 * exact
+
+
 @pytest.mark.parametrize("relation", ["replace_one", "zero_out"])
 @pytest.mark.parametrize("name", CHANNELS)
 @pytest.mark.parametrize("rate", [0.05, 0.6])
