@@ -170,6 +170,10 @@ def test_what_no_epsilon_covers_is_shown_only_if_asked_and_marked(baseline) -> N
         assert "taken to be public: if they are not, these figures are not covered" in words
         marked = "87.30 % without privacy: no ε covers it" in words.replace("\u00a0", " ")
         assert marked == (baseline is not None)
+        said = (
+            "The run without privacy was trained on the clients' data with no protection" in words
+        )
+        assert said == (baseline is not None)
     assert "rq.report(run, path, uncovered=True)" in Page(text).words
     assert len(check_charts(asked)) == len(check_charts(text)) + 2
 

@@ -12,6 +12,7 @@ import pytest
 from flower_rounds import EXACT, NOISY
 from helper_sums import PINNED, helper_in, offered_terms
 
+import randquant as rq
 from randquant.aggregation import ChannelMechanism, VectorMechanism
 from randquant.integrations import QuantizeMod
 from randquant.privacy import account
@@ -22,7 +23,7 @@ MODEL = {"stem": np.zeros(3, np.float32), "head": np.zeros(2, np.float32)}
 SESSION = bytes(16)
 LOCAL = Offer(VectorMechanism(NOISY, 1.0), 5)
 SUMMED = Offer(ChannelMechanism(EXACT, "aggregate", 2), 5)
-FEW = Offer(VectorMechanism(NOISY, 1.0, "aggregate", 3), 5)
+MANY = Offer(VectorMechanism(rq.stochastic_rounding(0.25, 2, 0.5), 1.0, "aggregate", 20), 5)
 NO_LIMIT = ClientLimits(math.inf)
 
 
@@ -37,7 +38,7 @@ def uploads(limits, offer=LOCAL, terms=""):
 def sums(limits, offer=SUMMED, clients=(1, 2, 3, 4, 5), **others):
     """Whether it agrees to a sum among clients."""
     terms = {"bits": offer.sum_bits(len(clients)), "least": 2, "neighbours": 4, **others}
-    text = protocol.terms_text(Terms(SESSION, clients, offer.size, **terms))
+    text = protocol.terms_text(Terms(SESSION, tuple(clients), offer.size, **terms))
     member = Member(1, limits, {}, {}, lambda level, line: None)
     member.answer(RoundMessage(protocol.ADVERTISE, SESSION, offer.to_text(), text))
 
@@ -69,13 +70,15 @@ def test_a_sum_of_gradients_is_divided_by_the_number_that_this_client_counts(num
 
 BETWEEN_DELTAS = (epsilon_of(LOCAL) + epsilon_of(LOCAL, 1e-9)) / 2
 BETWEEN_RELATIONS = (epsilon_of(LOCAL) + epsilon_of(LOCAL, neighboring="zero_out")) / 2
+BETWEEN_TRUSTS = (epsilon_of(MANY, trust="aggregate") + epsilon_of(MANY)) / 2
 CASES = {  # setting: (what is asked, a value with which it agrees, one with which not, the refusal)
     "epsilon": (uploads, 99.0, 0.01, "within epsilon 0.01, this client's limit, got"),
     "delta": (uploads, 1e-5, 1e-9, "at delta 1e-09"),
     "neighboring": (uploads, "zero_out", "replace_one", "this client's limit"),
     "epsilon_alone": (
-        lambda limits, _: sums(limits, FEW, least=3), 99.0, 0.02,
-        "within epsilon 0.02, this client's limit if all other clients are invented",
+        lambda limits, _: sums(limits, MANY, range(20), least=20, neighbours=19),
+        99.0, BETWEEN_TRUSTS,
+        f"within epsilon {BETWEEN_TRUSTS}, this client's limit if all other clients are invented",
     ),
     "trust": (sums, "aggregate", "local", "an offer of local trust, as this client demands"),
     "all_neighbours": (

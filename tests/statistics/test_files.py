@@ -147,6 +147,12 @@ def test_one_record_does_not_change_what_another_becomes(tmp_path):
         assert counts.rows({"x": cells})[0] == 0
 
 
+@pytest.mark.parametrize("note", ["well", "x, y, z, or w", "|" * 9])
+def test_the_separator_of_cells_is_that_of_the_names_whatever_a_cell_says(note, tmp_path):
+    records = read_records(written(tmp_path, "a.csv", f"id;note\n1;well\n2;{note}\n"))
+    assert records == [{"id": "1", "note": "well"}, {"id": "2", "note": note}]
+
+
 def test_records_of_a_client_are_those_with_its_name():
     records = [{"at": "a", "x": "1"}, {"at": "2", "x": None}, {"at": "a", "x": "3"}]
     assert by_client(records, "at") == {
