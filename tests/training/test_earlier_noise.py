@@ -17,7 +17,7 @@ import randquant as rq
 from randquant._internal import to_json
 from randquant.aggregation import AdditiveMechanism, from_record
 from randquant.mechanisms.registry import (
-    WITH_MULTIPLIER,
+    NOISY_MECHANISMS_OF_0_1_0,
     parameters_from_file,
     parameters_of_0_1_0,
     stored_parameters,
@@ -99,7 +99,7 @@ def test_a_record_costs_what_it_did_and_is_written_by_another_name(name):
     assert parameters_of_0_1_0(name, record) == {"mechanism": name, **parameters}
     with pytest.raises(ValueError, match="got both"):
         from_record({**record, "noise_multiplier": 2.0})
-    assert set(WRITTEN) == set(WITH_MULTIPLIER)
+    assert set(WRITTEN) == set(NOISY_MECHANISMS_OF_0_1_0)
 
 
 @pytest.mark.parametrize("name", PAYLOADS)

@@ -49,8 +49,9 @@ from randquant.privacy.accounting.releases import NoiseRelease
 from randquant.privacy.divergence import Noise
 from randquant.privacy.guarantee import LARGEST_COHORT, NEIGHBORINGS, Neighboring, Trust
 
-LEAST_MULTIPLIER, MOST_MULTIPLIER = 2e-6, 2e6
-"""Smallest and largest noise_multiplier of integer noise."""
+MIN_NOISE_MULTIPLIER, MAX_NOISE_MULTIPLIER = 2e-6, 2e6
+"""Smallest and largest noise_multiplier of integer noise, far beyond any use at either end: half or
+twice of them would serve as well."""
 
 LARGEST_STEP = 2**40
 """Largest coordinate that is rounded: above any norm that 24 bits and 2**30 coordinates allow."""
@@ -98,7 +99,10 @@ class IntegerUpdates(ProjectedUpdates):
     def _check_grid(self) -> None:
         validate.real("clip_norm", self.clip_norm, low=1e-30, high=1e30)
         validate.real(
-            "noise_multiplier", self.noise_multiplier, low=LEAST_MULTIPLIER, high=MOST_MULTIPLIER
+            "noise_multiplier",
+            self.noise_multiplier,
+            low=MIN_NOISE_MULTIPLIER,
+            high=MAX_NOISE_MULTIPLIER,
         )
         validate.whole("bits", self.bits, low=2, high=24)
         validate.real("deviations", self.deviations, low=1, high=1e3)
@@ -455,7 +459,9 @@ def _noisy_updates(setting: UpdateSetting) -> UpdateFamily:
     # With fewer than 2 bits the constructor's error says how many would hold the noise; more than
     # `most_bits` make the grid finer than the noise asks for.
     bits = min(max(setting.bits, 2), most_bits(setting.cohort))
-    return noise_family(setting, setting.cohort, (LEAST_MULTIPLIER, MOST_MULTIPLIER), bits=bits)
+    return noise_family(
+        setting, setting.cohort, (MIN_NOISE_MULTIPLIER, MAX_NOISE_MULTIPLIER), bits=bits
+    )
 
 
 HELP = {
@@ -622,7 +628,7 @@ def _helped_updates(setting: UpdateSetting) -> UpdateFamily:
     return noise_family(
         setting,
         setting.cohort,
-        (LEAST_MULTIPLIER, MOST_MULTIPLIER),
+        (MIN_NOISE_MULTIPLIER, MAX_NOISE_MULTIPLIER),
         bits=bits,
         server_noise=setting.server_noise,
     )

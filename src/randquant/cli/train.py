@@ -355,9 +355,9 @@ def finished_json(folder: Path, run: RunRecord, notes: Sequence[str] = ()) -> di
         run: its record.
         notes: on what its mechanism has chosen by itself.
     """
-    from randquant.reports.run import baseline_of, run_facts
+    from randquant.reports.run import read_baseline, run_facts
 
-    baseline = baseline_of(folder)
+    baseline = read_baseline(folder)
     return {
         "run": str(folder),
         "report": str(folder / "report.html"),
@@ -369,9 +369,9 @@ def finished_json(folder: Path, run: RunRecord, notes: Sequence[str] = ()) -> di
 
 def finished_lines(folder: Path, run: RunRecord, notes: Sequence[str] = ()) -> list[str]:
     """Return a finished run as the short table that ends `randquant train`; see `finished_json`."""
-    from randquant.reports.run import baseline_of
+    from randquant.reports.run import read_baseline
 
-    summary, config, baseline = run.summary, run.config, baseline_of(folder)
+    summary, config, baseline = run.summary, run.config, read_baseline(folder)
     reference = None if baseline is None else baseline.summary.accuracy
     comparison = "" if reference is None else f"   (without privacy {reference:.4f})"
     accuracy = "not measured" if summary.accuracy is None else f"{summary.accuracy:.4f}"

@@ -419,7 +419,7 @@ NOISE_MULTIPLIER = "standard deviation of the noise in units of clip_norm, as in
 STORED_MULTIPLIER = "noise_in_clip_norms"
 """Name of a `noise_multiplier` in files: the noise's standard deviation in units of clip_norm."""
 
-WITH_MULTIPLIER = (
+NOISY_MECHANISMS_OF_0_1_0 = (
     "binomial", "discrete-gaussian", "gaussian", "helper-noise", "local-gaussian", "sign-sgd",
     "skellam",
 )  # fmt: skip
@@ -446,11 +446,12 @@ def parameters_from_file(mechanism: str, fields: Mapping[str, Any]) -> dict[str,
         >>> parameters_from_file("sign-sgd", {"noise_in_clip_norms": 4.0})
         {'noise_multiplier': 4.0}
     """
-    if mechanism in WITH_MULTIPLIER and "noise_multiplier" in fields:
+    if mechanism in NOISY_MECHANISMS_OF_0_1_0 and "noise_multiplier" in fields:
         if STORED_MULTIPLIER in fields:
             raise ValueError(
-                f"Expected one of noise_multiplier and {STORED_MULTIPLIER}, got both: they count "
-                "the same noise in different units."
+                f"Expected noise_multiplier or {STORED_MULTIPLIER}, which count the same noise in "
+                f"different units, got both: {validate.shown(fields['noise_multiplier'])} and "
+                f"{validate.shown(fields[STORED_MULTIPLIER])}."
             )
         validate.real("noise_multiplier", fields["noise_multiplier"])
         # The only place where the old unit becomes today's; exact, as is all that follows from it.
@@ -477,7 +478,7 @@ def parameters_of_0_1_0(mechanism: str, stored: Mapping[str, Any]) -> dict[str, 
 
 
 def multiplier_in_payloads(noise_multiplier: float) -> float:
-    """Return the number that stands for a noise multiplier in the fingerprint of payloads.
+    """Convert a noise multiplier to the number that payloads' fingerprints are made of.
 
     It is in units of 2 * clip_norm, as version 0.1.0 has it: its payloads are read as they were
     meant, and one of another unit's equal number, with half or twice the noise, is refused.
@@ -489,7 +490,7 @@ def _renamed(
     mechanism: str, parameters: Mapping[str, Any], before: str, after: str
 ) -> dict[str, Any]:
     # In the same order.
-    if mechanism not in WITH_MULTIPLIER:
+    if mechanism not in NOISY_MECHANISMS_OF_0_1_0:
         return dict(parameters)
     return {after if name == before else name: value for name, value in parameters.items()}
 

@@ -121,7 +121,7 @@ def archive(run: Run) -> dict[str, Any]:
 
 
 def _archived(record: RunRecord, folder: Path) -> dict[str, Any]:
-    baseline, summary = baseline_of(folder), record.summary
+    baseline, summary = read_baseline(folder), record.summary
     return {
         "randquant": __version__,
         **run_facts(record, baseline and baseline.summary),
@@ -146,14 +146,14 @@ def run_facts(record: RunRecord, baseline: RunSummary | None) -> dict[str, Any]:
     }
 
 
-def baseline_of(folder: Path) -> RunRecord | None:
+def read_baseline(folder: Path) -> RunRecord | None:
     # A baseline that was stopped is not compared with.
     inner = RunStore(folder / BASELINE)
     return read_finished(inner.folder) if inner.exists() and inner.has("summary") else None
 
 
 def _rendered(record: RunRecord, folder: Path, uncovered: bool) -> str:
-    baseline, mechanism = baseline_of(folder), stored_mechanism(record.config)
+    baseline, mechanism = read_baseline(folder), stored_mechanism(record.config)
     if mechanism is None or (channel := mechanism.channel) is None:
         return render(record, baseline, uncovered=uncovered)
     # Clients' numbers, such as their loss, are further coordinates of the same update.

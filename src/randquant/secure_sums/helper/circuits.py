@@ -224,7 +224,7 @@ class ParallelSum:
         return np.ascontiguousarray(wires[0::2]), np.ascontiguousarray(wires[1::2])
 
     def wires(self, left: Vector, right: Vector) -> Vector:
-        """Invert `factors`."""
+        """Return the wires that have these left and right factors: (2n,)."""
         return np.stack([left, right], axis=1).reshape(-1)
 
 
