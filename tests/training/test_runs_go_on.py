@@ -16,7 +16,7 @@ from data_forms import Pairs
 from torch import nn
 
 from randquant.aggregation import ClippedSGD, LocalGaussian
-from randquant.training import load_parameters, run_store
+from randquant.training import RunStore, load_parameters, run_store
 
 LAST = 5
 """The round after which runs are interrupted: a checkpoint is behind them, or the round before."""
@@ -141,3 +141,54 @@ def test_what_was_sent_with_little_noise_is_not_stated_at_the_cost_of_much(tmp_p
     assert stated.epsilon is not None
     assert stated.epsilon > 4
     assert after(tmp_path / "same", own(1.0), own(1.0)) == [1, 2, 3]
+
+
+# A server's step without a rate depends on the rounds of the run: on those that were declared
+
+UNTUNED = BASE.changed(local_learning_rate="auto", checkpoint_every=4, evaluate_every=1)
+
+
+def means_and_model(folder, run):
+    return [each.mean for each in run.metrics], load_parameters(folder).tobytes()
+
+
+def test_a_run_that_an_epsilon_ends_takes_the_steps_of_one_of_that_many_rounds(tmp_path):
+    limit = interrupted.whole(tmp_path / "long", UNTUNED).metrics[4].epsilon
+    stopping = UNTUNED.changed(stop_at_epsilon=limit)
+    stopped = interrupted.whole(tmp_path / "stopped", stopping)
+    rounds = stopped.summary.rounds
+    assert 5 <= rounds < UNTUNED.rounds
+    declared = interrupted.whole(tmp_path / "declared", UNTUNED.changed(rounds=rounds))
+    ends = [means_and_model(tmp_path / "stopped", stopped)]
+    assert ends == [means_and_model(tmp_path / "declared", declared)]
+    means = [each.mean for each in RunStore(tmp_path / "long").read().metrics]
+    assert ends[0][0] != means[:rounds]
+
+
+@pytest.mark.parametrize("sampling", ["fixed", "poisson"])
+def test_a_shortened_run_repeats_its_rounds_with_the_same_steps(sampling, tmp_path):
+    """Rounds 5 and 6 are after the last checkpoint, and one of them is the last one now."""
+    config = UNTUNED.changed(sampling=sampling)
+    whole = interrupted.whole(tmp_path / "whole", config)
+    folder = interrupted.begin(tmp_path / "parts", config, 6)
+    parts = problems.train_run(folder, changes={"rounds": 6})
+    assert [each.mean for each in parts.metrics] == [each.mean for each in whole.metrics[:6]]
+    assert parts.summary.stopped.startswith("before round 7 of 8")
+
+
+def test_a_run_without_privacy_is_shortened_and_made_longer(tmp_path):
+    config = UNTUNED.changed(mechanism="clipped-sgd", parameters={"clip_norm": 0.5})
+    whole = interrupted.whole(tmp_path / "whole", config)
+
+    def stop_after_6(_, metrics):
+        if metrics.round == 6:
+            raise interrupted.Interrupted
+
+    problems.create_run(folder := tmp_path / "parts", config)
+    with pytest.raises(interrupted.Interrupted):
+        problems.train_run(folder, stop_after_6)
+    short = problems.train_run(folder, changes={"rounds": 6})
+    assert [each.mean for each in short.metrics] == [each.mean for each in whole.metrics[:6]]
+    longer = problems.train_run(folder, changes={"rounds": 12})
+    assert [each.mean for each in longer.metrics[:6]] == [each.mean for each in short.metrics]
+    assert longer.metrics[-1].mean != longer.metrics[-2].mean

@@ -321,6 +321,12 @@ def _execute_one(folder: Path, on_round: OnRound, inputs: RunInputs) -> records.
     setup = _setup(folder, config, inputs)
     if (statistics := load_statistics(folder, setup.problem)) is not None:
         setup = setup.standardized(statistics)
+    stored = _read_resumable(store, setup)
+    sent_rounds, done = _restate(store, stored, setup.schedule)
+    # Without a guarantee rounds may be added, and taken away again: those that were sent are
+    # repeated with the steps of the longest run.
+    longest = stored.sent_rounds.declared if stored.sent_rounds.begun else 0
+    setup = setup.declaring(max(sent_rounds.declared, longest))
     upload_bytes = _warm_up(setup, config)
     # One thread of torch a worker: clients run in parallel, and more would compete for the cores.
     with ThreadPoolExecutor(
@@ -342,20 +348,24 @@ def _execute_one(folder: Path, on_round: OnRound, inputs: RunInputs) -> records.
             public_seed=int(store.sent_rounds().identity[:16], 16),
             engine=engine,
         )
-        state, metrics, sent_rounds = _train(store, setup, algorithm, on_round)
-    summary = _summary(setup, state, metrics, upload_bytes, sent_rounds)
+        state, sent_rounds = _train(store, setup, algorithm, sent_rounds, done, on_round)
+    summary = _summary(setup, state, done, upload_bytes, sent_rounds)
     store.write_summary(summary)
-    return records.RunRecord(config, metrics, summary)
+    return records.RunRecord(config, done, summary)
 
 
 def _train(
-    store: RunStore, setup: TrainingSetup, algorithm: Algorithm, on_round: OnRound
-) -> tuple[State, list[RoundMetrics], SentRounds]:
+    store: RunStore,
+    setup: TrainingSetup,
+    algorithm: Algorithm,
+    sent_rounds: SentRounds,
+    done: list[RoundMetrics],
+    on_round: OnRound,
+) -> tuple[State, SentRounds]:
+    # Appends to `done`, the rounds on record, those that are still to come.
     schedule = setup.schedule
     config = schedule.config
-    stored = _read_resumable(store, setup)
-    state = _latest_state(store, len(stored.metrics)) or algorithm.init()
-    sent_rounds, done = _restate(store, stored, schedule)
+    state = _latest_state(store, len(done)) or algorithm.init()
     key = schedule.key.fold_in("updates")
     step = schedule.step(state.round, state.participations)
     while step.cohort is not None:
@@ -396,7 +406,7 @@ def _train(
         # `rounds` was lowered to the number sent, so the last round was not known to be the last.
         done[-1] = _evaluated(done[-1], setup.learner, state)
         store.write_sent(sent_rounds, done)
-    return state, done, sent_rounds
+    return state, sent_rounds
 
 
 def _metrics(number: int, cost: RoundCost, sent_rounds: SentRounds, step: Step) -> RoundMetrics:

@@ -85,7 +85,7 @@ class TrainingSetup:
         problem: model, clients' data and loss.
         learner: computes the clients' updates.
         mechanism: protects and aggregates them.
-        server: the server's step.
+        server: the server's step, see `declaring`.
         schedule: draws the cohorts and ends the run.
         client_ledger: the cost to a whole client whose participation is seen, where the schedule's
             ledger is of an example, or of hidden cohorts; else None.
@@ -132,6 +132,16 @@ class TrainingSetup:
             found["beside"] = beside
             found["beside_other_relation"] = under_other_relation(beside, of_client)
         return found
+
+    def declaring(self, rounds: int) -> TrainingSetup:
+        """Return a copy whose server steps are those of a run that declared that many rounds.
+
+        The settings may say more, which a `stop_at_epsilon` ends early, or fewer, of a run that is
+        shortened: its rounds that a kill cut off must be repeated with the same steps.
+        """
+        if not isinstance(self.server, ParameterFreeStep):
+            return self  # a step with a learning rate does not know the number of rounds
+        return replace(self, server=replace(self.server, rounds=rounds))
 
     def standardized(self, statistics: FeatureStatistics) -> TrainingSetup:
         """Return a copy that trains on standardised data."""
