@@ -1,14 +1,18 @@
 """`randquant helper`: a new identity that only its user can read, and what was answered."""
 
+import dataclasses
+import inspect
 import stat
 from pathlib import Path
 
+import pytest
 from command_line import as_json, printed, refused
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from helper_sums import codes_of, collected, helper_in, messages_of, terms_of
 
-from randquant.rounds import TLS, RemoteHelper, service
-from randquant.secure_sums import Helper
+from randquant.cli.helper import COMMANDS
+from randquant.rounds import TLS, RemoteHelper, ServiceLimits, service
+from randquant.secure_sums import Helper, HelperLimits
 
 
 def test_a_new_identity_is_private_and_its_public_half_is_what_clients_take(tmp_path, capsys):
@@ -41,6 +45,14 @@ def test_the_status_of_a_helper_counts_its_clients(tmp_path, capsys):
         helper.answer(collected(terms, messages_of(terms, codes_of(terms, clients))).request())
     assert as_json(capsys, status) == {"clients": 4, "most_sums": 2, "by_sums": {"1": 1, "2": 3}}
     assert "sums per client" in printed(capsys, status)
+
+
+@pytest.mark.parametrize("limits", [HelperLimits, ServiceLimits])
+def test_the_command_has_the_defaults_of_the_limits(limits):
+    declared = inspect.signature(COMMANDS["helper"].run).parameters
+    named = {field.name: field.default for field in dataclasses.fields(limits)}
+    named.pop("affords", None)  # by epsilon, delta and examples
+    assert {name: declared[name].default for name in named} == named
 
 
 def test_no_private_key_is_left_where_its_public_half_cannot_be_written(tmp_path, capsys):

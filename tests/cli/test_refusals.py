@@ -13,6 +13,14 @@ COMMANDS = {
     "no command": (["helper", "serve", "journal"], "--key FILE with serve"),
     "a key alone": (
         ["helper", "serve", "journal", "--key", "key.pem"], "--authority FILE with serve"),
+    "a limit of serve with status": (
+        ["helper", "status", "journal", "--epsilon", "3"], "no --epsilon with status, got 3.0"),
+    "a limit of serve with keygen": (
+        ["helper", "keygen", "key", "--most-sums", "9"], "no --most-sums with keygen, got 9"),
+    "a host with serve": (
+        ["helper", "serve", "journal", "--host", "here"], "no --host with serve, got here"),
+    "a host with keygen": (
+        ["helper", "keygen", "key", "--host", "here"], "no --host with keygen, got here"),
     "uncovered coordinates of two runs": (
         ["report", "one", "other", "--uncovered"], "the folder of one run with --uncovered, got 2"),
 }  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import inspect
 import logging
 import math
 import os
@@ -12,6 +13,7 @@ import signal
 import sys
 import threading
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -20,9 +22,11 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from randquant._internal import formatting, imports
 from randquant._internal.files import flush, naming, opener, sync_folder
-from randquant.cli.options import Command, Output
+from randquant.cli.options import Command, Output, flag
 from randquant.privacy.guarantee import DEFAULT_DELTA
-from randquant.secure_sums.helper.helper import JOURNAL_NAME, HelperJournal
+from randquant.secure_sums.helper.helper import JOURNAL_NAME, HelperJournal, HelperLimits
+
+DEFAULT_LIMITS = HelperLimits()
 
 
 def run(
@@ -36,15 +40,15 @@ def run(
     certificate: str | None = None,
     private_key: str | None = None,
     directory: str | None = None,
-    least: int = 2,
-    most_sums: int | None = None,
+    least: int = DEFAULT_LIMITS.least,
+    most_sums: int | None = DEFAULT_LIMITS.most_sums,
     epsilon: float = math.inf,
     delta: float = DEFAULT_DELTA,
     examples: int | None = None,
-    clients: int = 2**17,
-    coordinates: int = 2**25,
-    masks: int = 2**33,
-    least_noise: float = 0.0,
+    clients: int = DEFAULT_LIMITS.clients,
+    coordinates: int = DEFAULT_LIMITS.coordinates,
+    masks: int = DEFAULT_LIMITS.masks,
+    least_noise: float = DEFAULT_LIMITS.least_noise,
     workers: int = 2,
     seconds: float = 120.0,
     request_bytes: int = 2**27,
@@ -83,6 +87,7 @@ def run(
         seconds: for serve: most seconds for one answer.
         request_bytes: for serve: most bytes of a request, which is held in memory.
     """
+    _check_options(action, locals())
     if action == "keygen":
         return _keygen(Path(path))
     if action == "certificates":
@@ -115,6 +120,17 @@ def run(
     stopped.wait()
     server.stop(grace=5).wait()  # seconds for requests in progress to finish
     return _status(Path(path))
+
+
+def _check_options(action: str, options: Mapping[str, object]) -> None:
+    # An option without effect would be taken for a limit that holds.
+    for name, parameter in inspect.signature(run).parameters.items():
+        reader = "certificates" if name == "host" else "serve"
+        is_option = parameter.kind is not parameter.POSITIONAL_ONLY
+        if is_option and action != reader and options[name] != parameter.default:
+            raise ValueError(
+                f"Expected no {flag(name)} with {action}, got {options[name]}: it is for {reader}."
+            )
 
 
 def _keygen(path: Path) -> Output:
