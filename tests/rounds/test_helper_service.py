@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import logging
 import math
+import threading
 import time
 
 import grpc
@@ -14,6 +15,7 @@ from tls import keep, parties
 import randquant as rq
 from randquant.aggregation import AdditiveMechanism
 from randquant.rounds import (
+    MAX_CALLS,
     MAX_CALLS_PER_CALLER,
     DamagedFile,
     Offer,
@@ -89,6 +91,28 @@ def test_who_calls_often_has_its_own_share_of_the_workers_only(serving, slow):
         call.cancel()
     until(lambda: not slow.running)
     assert hostile(5).answer(b"quick") == b"quick"
+
+
+@pytest.mark.parametrize("method", ["Answer", "Key"])
+def test_calls_whose_request_never_arrives_leave_others_theirs(serving, method):
+    hostile, honest = serving(seconds=2)
+    ended = threading.Event()
+
+    def nothing():
+        ended.wait(30)
+        yield b"quick"
+
+    stalled = []
+    for _ in range(MAX_CALLS // 4):  # over several connections, as each has few calls
+        call = hostile(30)._channel.stream_unary(f"/randquant.Helper/{method}")
+        stalled += [call.future(nothing(), timeout=30, wait_for_ready=True) for _ in range(5)]
+    refused = len(stalled) - (MAX_CALLS_PER_CALLER if method == "Answer" else 0)
+    until(lambda: sum(call.done() for call in stalled) >= refused)
+    assert honest(5).answer(b"quick") == b"quick"
+    assert honest(5).key == hostile(5).key
+    until(lambda: all(call.done() for call in stalled))
+    assert hostile(5).answer(b"quick") == b"quick"
+    ended.set()
 
 
 def test_a_call_that_is_given_up_ends(serving, slow):

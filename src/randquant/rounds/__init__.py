@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         RunAccountant,
     )
     from randquant.rounds.helper_service import (
+        MAX_CALLS,
         MAX_CALLS_PER_CALLER,
         TLS,
         RemoteHelper,

@@ -47,15 +47,17 @@ from randquant.secure_sums.terms import ProtocolError
 SERVICE = "randquant.Helper"
 KEY_METHOD_PATH, ANSWER_METHOD_PATH = f"/{SERVICE}/Key", f"/{SERVICE}/Answer"
 UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+HANDSHAKE_TIMEOUT_MILLISECONDS = 3000
+"""Longest TLS handshake: strangers must not keep connections open. Half of it may be too short on
+slow links; with twice of it they keep twice as many."""
 LISTENING = [
     ("grpc.so_reuseport", 0),  # two helpers on one port would share its calls
-    # Strangers must not keep connections open. Half of it may be too short on slow links.
-    ("grpc.server_handshake_timeout_ms", 3000),
+    ("grpc.server_handshake_timeout_ms", HANDSHAKE_TIMEOUT_MILLISECONDS),
     ("grpc.max_send_message_length", -1),  # a sum of any dimension: the requests are limited
     ("grpc.max_concurrent_streams", 8),  # of one connection; one caller gets fewer
 ]
 MAX_CALLS, MAX_CALLS_PER_CALLER = 32, 4
-"""Largest number of calls at a time, waiting ones included: of all callers, and of one, known by
+"""Most calls at a time, arriving and waiting ones included: of all callers, and of one, known by
 its TLS certificate. Each holds a thread and its request in memory: twice as many cost twice as
 much; with half as many a server that tries again while its first call still waits may be refused.
 How many are computed at a time is the operator's setting, `ServiceLimits.workers`."""
@@ -178,7 +180,7 @@ class ServiceLimits:
     Args:
         workers: most requests that are computed at a time: offers certified, masks added up. Half
             of them, or one, for one caller, who is known by its TLS certificate.
-        seconds: most seconds for one answer: then the request is refused.
+        seconds: most seconds in which a request must arrive, and again for its answer.
         request_bytes: most bytes of a request, against servers that would fill the helper's memory;
             one of 100,000 clients has 124 MB.
 
@@ -220,8 +222,8 @@ def service(
         ThreadPoolExecutor(MAX_CALLS), options=[*LISTENING, most], maximum_concurrent_rpcs=MAX_CALLS
     )
 
-    def key(request: bytes, context: grpc.ServicerContext) -> bytes:
-        return json.dumps(helper.key.to_record()).encode()
+    def key(requests: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
+        return json.dumps(helper.key.to_record()).encode()  # whatever arrives, and if nothing does
 
     methods = {"Key": _handler(key), "Answer": _handler(_answering(helper, limits))}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods),))
@@ -232,27 +234,33 @@ def service(
     return server, port
 
 
-def _handler(call: Callable[[bytes, grpc.ServicerContext], bytes]) -> grpc.RpcMethodHandler:
-    return grpc.unary_unary_rpc_method_handler(call)
+_Handle = Callable[[Iterator[bytes], grpc.ServicerContext], bytes]
 
 
-def _answering(
-    helper: Helper, limits: ServiceLimits
-) -> Callable[[bytes, grpc.ServicerContext], bytes]:
+def _handler(call: _Handle) -> grpc.RpcMethodHandler:
+    # A caller sends one message. Read as a stream, a call is counted before its message is there:
+    # else callers who send none would hold all threads.
+    return grpc.stream_unary_rpc_method_handler(call)
+
+
+def _answering(helper: Helper, limits: ServiceLimits) -> _Handle:
     log, workers = getLogger(__name__), _Workers(limits.workers)
 
-    def compute(request: bytes, context: grpc.ServicerContext) -> bytes:
-        # One signature needs no worker: a round can begin while sums are made.
-        if request.startswith(JOINT_SEED_MAGIC):
-            return helper.answer(request)
+    def compute(requests: Iterator[bytes], context: grpc.ServicerContext) -> tuple[bytes, int]:
         # By TLS certificate and not by address: one server can call from many addresses.
         who = repr(context.auth_context().get("x509_pem_cert"))
-        with workers.one(who, lambda: _check_present(context)):
-            return helper.answer(request, _watching(context, limits.seconds))
+        with workers.call(who) as share:
+            request = _received(requests, context, limits.seconds)
+            # One signature needs no worker: a round can begin while sums are made.
+            if request.startswith(JOINT_SEED_MAGIC):
+                return helper.answer(request), len(request)
+            with workers.one(share, lambda: _check_present(context)):
+                message = helper.answer(request, _watching(context, limits.seconds))
+                return message, len(request)
 
-    def answer(request: bytes, context: grpc.ServicerContext) -> bytes:
+    def answer(requests: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
         try:
-            message = compute(request, context)
+            message, size = compute(requests, context)
         except ProtocolError as error:
             # Not to be tried again: the same request would be refused again.
             log.warning("refused: %s", error)
@@ -262,11 +270,25 @@ def _answering(
             log.exception("failed")
             context.abort(grpc.StatusCode.UNAVAILABLE, "The helper's log says why.")
         else:
-            log.info("answered a request of %d bytes", len(request))
+            log.info("answered a request of %d bytes", size)
             return message
         raise AssertionError  # abort raises
 
     return answer
+
+
+def _received(requests: Iterator[bytes], context: grpc.ServicerContext, seconds: float) -> bytes:
+    # A caller that died while it was sending would keep its place for ever.
+    stalled = threading.Timer(seconds, context.cancel)
+    stalled.start()
+    try:
+        return next(requests)
+    except (StopIteration, grpc.RpcError):
+        raise ProtocolError(
+            f"Expected a whole request within {seconds:g} s, this helper's limit, got only a part."
+        ) from None
+    finally:
+        stalled.cancel()
 
 
 def _check_present(context: grpc.ServicerContext) -> None:
@@ -306,8 +328,8 @@ class _Workers:
         self._shares: dict[str, _Share] = {}
 
     @contextlib.contextmanager
-    def one(self, who: str, check: Check) -> Iterator[None]:
-        """Wait for a worker; ProtocolError if this caller has too many calls already."""
+    def call(self, who: str) -> Iterator[_Share]:
+        """Count a call of a caller; ProtocolError if it has too many already."""
         with self._lock:
             share = self._shares.setdefault(who, _Share(threading.Semaphore(self._per_caller)))
             if share.calls == MAX_CALLS_PER_CALLER:
@@ -317,14 +339,19 @@ class _Workers:
                 )
             share.calls += 1
         try:
-            # Its own share first: a call that waits for it must not keep a worker from others.
-            with _acquired(share.workers, check), _acquired(self._all, check):
-                yield
+            yield share
         finally:
             with self._lock:
                 share.calls -= 1
                 if not share.calls:  # else the table would grow with every caller ever seen
                     del self._shares[who]
+
+    @contextlib.contextmanager
+    def one(self, share: _Share, check: Check) -> Iterator[None]:
+        """Wait for a worker."""
+        # Its own share first: a call that waits for it must not keep a worker from others.
+        with _acquired(share.workers, check), _acquired(self._all, check):
+            yield
 
 
 @contextlib.contextmanager
