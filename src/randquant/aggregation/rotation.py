@@ -1,8 +1,9 @@
 """What is sent of an update: its coordinates after a public random rotation, or a subset of them.
 
-The rotation spreads an update evenly over the coordinates. All clients of a round send the same
-ones, which a public seed determines; another round has another seed. Derivations:
-`docs/theory/additive.md`, `docs/theory/subsets.md`.
+The rotation spreads an update evenly over the coordinates; its public seed is the mechanism's, the
+same in all rounds. Which coordinates are sent follows from another public seed, which each round
+has of its own and all its clients share. Derivations: `docs/theory/additive.md`,
+`docs/theory/subsets.md`.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@ of the whole update is at most K times its squared L2 distance, in any dimension
 The bound: for each law of the other clients (`sum_parts`), the divergence of a pair is bounded by
 its curvature (close pairs: the squared slope of the law over its probabilities, summed) or by its
 moment (distant pairs), on a grid of pairs (`sum_tools`). It is proven in
-`docs/theory/vector-sums.md`, Propositions 1 to 4, 8, 10, 12, 15, 19 to 21 and 23.
+`docs/theory/vector-sums.md`: Proposition 15 is the bound, 1 and 16 say which others suffice, 23
+which pairs; 2 to 4, 8, 10, 12 and 19 to 21 are what they need.
 
 From top to bottom: `kappa_sum`; `_upper`, the bounds over the other clients one after the other;
 `_bounded`, the search on the grid for one of them; `_Sums`, which evaluates its points.
