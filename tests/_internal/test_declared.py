@@ -1,11 +1,14 @@
 """Values as they are declared: read from a command line, checked, in one voice."""
 
+import inspect
+import re
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import pytest
 from msgspec import Meta
 
+import randquant as rq
 from randquant._internal import Count, Server, declared
 
 
@@ -31,6 +34,32 @@ class Record:
 
 
 HINTS = declared.hints(Record)
+
+
+@pytest.mark.parametrize("made", [rq.Local, rq.Privacy, rq.Server], ids=lambda each: each.__name__)
+def test_signatures_of_what_users_make_show_plain_types(made):
+    shown = str(inspect.signature(made))
+    assert "Annotated" not in shown
+    assert "declared" not in shown
+    assert not any(f"{group}[" in shown for group in ("Clients", "Data", "Files", "Mechanism"))
+
+
+@pytest.mark.parametrize(
+    ("made", "value", "message"),
+    [
+        (rq.Privacy, {"bits": 25}, "bits <= 24, got bits=25"),
+        (rq.Privacy, {"coordinates": 0}, "coordinates >= 1, got coordinates=0"),
+        (rq.Local, {"learning_rate": -1.0}, "learning_rate >= 0.0, got learning_rate=-1.0"),
+        (rq.Local, {"epochs": 20_000}, "epochs <= 10000, got epochs=20000"),
+        (rq.Local, {"device": "tpu"}, "got 'tpu'"),
+        (rq.Server, {"checkpoint_every": 0}, "checkpoint_every >= 1, got checkpoint_every=0"),
+    ],
+)
+def test_bounds_of_what_users_make_hold_beside_words_and_none(made, value, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        made(**value)
+    name = next(iter(value))
+    assert getattr(made(**{name: getattr(made(), name)}), name) == getattr(made(), name)
 
 
 def test_numbers_are_read_from_a_file_as_from_the_line(tmp_path):

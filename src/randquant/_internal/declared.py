@@ -1,14 +1,17 @@
 """Settings declared once: the type, bounds, group and meaning of a value.
 
-A declaration is a field of a dataclass or a parameter of a function. Its annotation has the type
-with its bounds, and the group in which help shows it: `Server[Count]`. The docstring has the
-meaning, in its `Args:` or `Attributes:`. Options of commands, checks of records and JSON Schemas
-are all read from it. msgspec checks values; `_refusal` rewrites its errors in our form.
+A declaration is a field of a dataclass or a parameter of a command's function. Its annotation has
+the type. Bounds, and the group in which help shows it, are in a command's annotation too
+(`Server[Count]`); classes that users make have them in the metadata of their fields (`setting`), so
+that editors show plain types. The docstring has the meaning, in its `Args:` or `Attributes:`.
+Options of commands, checks of records and JSON Schemas are all read from it. msgspec checks values;
+`_refusal` rewrites its errors in our form.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import inspect
 import re
@@ -16,7 +19,7 @@ import types
 import typing
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import msgspec
 from msgspec import Meta
@@ -46,6 +49,27 @@ KINDS = {
 """Words for the types in msgspec's errors."""
 
 
+def setting(default: Any, group: str, **bounds: Any) -> Any:
+    """Return a dataclass's field with a default, a group and bounds; see `rule`.
+
+    Example:
+        >>> @dataclasses.dataclass
+        ... class Waiting:
+        ...     rounds: int | None = setting(None, "server", ge=1)
+        >>> Waiting().rounds, check("rounds", hints(Waiting)["rounds"], 3)
+        (None, 3)
+    """
+    return dataclasses.field(default=default, metadata=rule(group, **bounds))
+
+
+def rule(group: str, **bounds: Any) -> dict[str, Any]:
+    """Return metadata of a field: its group, and bounds of its numbers or words as msgspec's Meta.
+
+    A field without a group is no option of a command.
+    """
+    return {"group": Meta(extra={"group": group}), "bounds": Meta(**bounds)}
+
+
 def hints(declaring: Any) -> dict[str, Any]:
     """Return the declarations of a dataclass or a function by name: annotations with meanings.
 
@@ -67,7 +91,18 @@ def hints(declaring: Any) -> dict[str, Any]:
         for name in names.split(", ")
     }
     annotations = typing.get_type_hints(declaring, include_extras=True)
+    for each in dataclasses.fields(declaring) if dataclasses.is_dataclass(declaring) else ():
+        if "bounds" in each.metadata:
+            hint = _bounded(annotations[each.name], each.metadata["bounds"])
+            annotations[each.name] = Annotated[hint, each.metadata["group"]]
     return {name: with_meaning(hint, texts.get(name, "")) for name, hint in annotations.items()}
+
+
+def _bounded(hint: Any, bounds: Meta) -> Any:
+    # msgspec takes bounds of a number or a word, and not of a union with one.
+    if get_origin(hint) in (typing.Union, types.UnionType):
+        return Union[tuple(_bounded(each, bounds) for each in get_args(hint))]  # noqa: UP007
+    return Annotated[hint, bounds] if hint in (int, float, str) else hint
 
 
 def with_meaning(hint: Any, text: str) -> Any:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
-from msgspec import Meta
 
 from randquant._internal import declared, validate
-from randquant._internal.declared import Clients, Count, Data
+from randquant._internal.declared import setting
 from randquant._internal.formatting import from_json
 from randquant.statistics.query import bounds
 
@@ -164,8 +163,6 @@ BUFFER_CHOICES: tuple[Buffers, ...] = ("refuse", "frozen", "server")
 LOCAL_EPOCHS = 5
 """Default passes over a client's data in a round, unless one gradient is sent."""
 
-Rate = Annotated[float, Meta(ge=0, le=1e30)] | Literal["auto"]
-
 
 @dataclass(frozen=True, slots=True)
 class Local:
@@ -223,17 +220,17 @@ class Local:
         ('auto', 0.0)
     """
 
-    epochs: Clients[Annotated[int, Meta(ge=1, le=10_000)] | None] = None
-    batch: Clients[Count | None] = None
-    learning_rate: Clients[Rate | None] = None
-    parts: Data[tuple[str, ...] | None] = None
-    frozen: Data[tuple[str, ...] | None] = None
-    buffers: Data[Buffers] = "refuse"
+    epochs: int | None = setting(None, "clients", ge=1, le=10_000)
+    batch: int | None = setting(None, "clients", ge=1)
+    learning_rate: float | Literal["auto"] | None = setting(None, "clients", ge=0, le=1e30)
+    parts: tuple[str, ...] | None = setting(None, "data")
+    frozen: tuple[str, ...] | None = setting(None, "data")
+    buffers: Buffers = setting("refuse", "data")
     public: Any = None
     columns: tuple[str | Sequence[str], str] | None = None
-    device: Clients[Annotated[str, Meta(pattern=r"^(cpu|cuda(:\d{1,3})?)$")]] = "cpu"
-    threads: Clients[Annotated[int, Meta(ge=1, le=256)]] = 2
-    together: Clients[bool | None] = None
+    device: str = setting("cpu", "clients", pattern=r"^(cpu|cuda(:\d{1,3})?)$")
+    threads: int = setting(2, "clients", ge=1, le=256)
+    together: bool | None = setting(None, "clients")
     standardize: Standardize | None = None
 
     def __post_init__(self) -> None:

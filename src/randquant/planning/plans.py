@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from msgspec import Meta
 from scipy.special import ndtr
 
 from randquant._internal import declared, formatting, validate
+from randquant._internal.declared import setting
 from randquant._internal.formatting import from_json, round_up
 from randquant.aggregation.additive import describe_parties
 from randquant.aggregation.auxiliary_numbers import Number
@@ -26,10 +26,6 @@ from randquant.privacy.accounting.accountant import by_relation, under_other_rel
 from randquant.privacy.accounting.gaussian import gaussian_noise
 from randquant.privacy.accounting.sampling import Draw, HiddenCohorts, run_release
 from randquant.privacy.guarantee import Guarantee, Neighboring
-
-MostCount = Annotated[int, Meta(ge=1, le=2**40)]
-Bits = Annotated[int, Meta(ge=1, le=24)]
-Coordinates = Annotated[int, Meta(ge=1, le=2**30)]
 
 NoiseSource = Literal["clients", "helper", "parties"]
 """Who adds the noise of a secure sum: see `Privacy`."""
@@ -74,16 +70,16 @@ class Privacy:
         (Number(name='accuracy', low=0.0, high=1.0, share=0.2),)
     """
 
-    unit: declared.Privacy[Literal["client", "example"]] = "client"
-    neighboring: declared.Privacy[Neighboring] = "replace_one"
-    bits: Bits | Literal["auto"] = "auto"
-    clip_norm: declared.Mechanism[float | None] = CLIP_NORM
-    coordinates: declared.Mechanism[Coordinates | None] = None
-    noise: declared.Privacy[NoiseSource] = "clients"
-    sampling: declared.Clients[Draw] = "fixed"
-    max_participations: declared.Privacy[MostCount | None] = None
-    numbers: declared.Clients[Sequence[str | Number]] = ()
-    weighted_by: declared.Clients[str | None] = None
+    unit: Literal["client", "example"] = setting("client", "privacy")
+    neighboring: Neighboring = setting("replace_one", "privacy")
+    bits: int | Literal["auto"] = setting("auto", "", ge=1, le=24)
+    clip_norm: float | None = setting(CLIP_NORM, "mechanism")
+    coordinates: int | None = setting(None, "mechanism", ge=1, le=2**30)
+    noise: NoiseSource = setting("clients", "privacy")
+    sampling: Draw = setting("fixed", "clients")
+    max_participations: int | None = setting(None, "privacy", ge=1, le=2**40)
+    numbers: Sequence[str | Number] = setting((), "clients")
+    weighted_by: str | None = setting(None, "clients")
     spent: Guarantee | None = None
 
     def __post_init__(self) -> None:

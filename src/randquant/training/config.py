@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from randquant._internal import declared, formatting, validate
-from randquant._internal.declared import Clients, Count, Files, Mechanism
+from randquant._internal.declared import rule, setting
 from randquant._internal.formatting import from_json, to_json
 from randquant.aggregation.auxiliary_numbers import AuxiliaryNumbers
 from randquant.aggregation.mechanism import UpdateMechanism
@@ -69,11 +69,11 @@ class Server:
         'Adam'
     """
 
-    optimizer: declared.Server[Any] = AUTO
-    options: declared.Server[Mapping[str, Any]] = field(default_factory=dict)
-    learning_rate: declared.Server[Annotated[float, Meta(gt=0, le=1e30)] | None] = None
-    evaluate_every: declared.Server[Count | None] = None
-    checkpoint_every: Files[Count] = 5
+    optimizer: Any = setting(AUTO, "server")
+    options: Mapping[str, Any] = field(default_factory=dict, metadata=rule("server"))
+    learning_rate: float | None = setting(None, "server", gt=0, le=1e30)
+    evaluate_every: int | None = setting(None, "server", ge=1)
+    checkpoint_every: int = setting(5, "files", ge=1)
     on_round: Any = ()
     baseline: bool = False
 
@@ -128,7 +128,6 @@ def _callbacks(on_round: Callback | Sequence[Callback] | None) -> tuple[Callback
     return callbacks
 
 
-Rounds = Annotated[int, Meta(ge=1, le=1_000_000)]
 Delta = Annotated[float, Meta(ge=0, lt=1)]
 
 
@@ -155,7 +154,7 @@ class Task:
         problem: digest of the model, the loss and the names of the clients.
     """
 
-    population: Clients[Count]
+    population: int = field(metadata=rule("clients", ge=1))
     loss: str = CROSS_ENTROPY
     problem: str = ""
 
@@ -208,16 +207,17 @@ class TrainConfig:
     """
 
     task: Task
-    mechanism: Mechanism[str]
-    parameters: Mechanism[Mapping[str, Any]] = field(
-        default_factory=dict, metadata=formatting.stored_as("parameters", "stored_parameters")
+    mechanism: str = field(metadata=rule("mechanism"))
+    parameters: Mapping[str, Any] = field(
+        default_factory=dict,
+        metadata=rule("mechanism") | formatting.stored_as("parameters", "stored_parameters"),
     )
-    cohort: Clients[Count] = field(kw_only=True)
-    rounds: declared.Server[Rounds] = 50
-    delta: declared.Privacy[Delta] = DEFAULT_DELTA
-    trust: declared.Privacy[Trust | None] = "aggregate"
-    stop_at_epsilon: declared.Privacy[Annotated[float, Meta(gt=0)] | None] = None
-    seed: Clients[Annotated[int, Meta(ge=0, le=2**63 - 1)] | None] = None
+    cohort: int = field(kw_only=True, metadata=rule("clients", ge=1))
+    rounds: int = setting(50, "server", ge=1, le=1_000_000)
+    delta: float = setting(DEFAULT_DELTA, "privacy", ge=0, lt=1)
+    trust: Trust | None = setting("aggregate", "privacy")
+    stop_at_epsilon: float | None = setting(None, "privacy", gt=0)
+    seed: int | None = setting(None, "clients", ge=0, le=2**63 - 1)
     local: Local = Local()  # noqa: RUF009 - it is frozen
     server: Server = Server()
     privacy: Privacy = Privacy()  # noqa: RUF009 - it is frozen
