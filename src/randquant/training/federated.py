@@ -451,11 +451,23 @@ def _need(config: TrainConfig, problem: Problem, key: Key) -> tuple[Need, int | 
     # Second, the smallest number of examples of a client, if examples are protected.
     privacy = config.privacy
     if config.stop_at_epsilon is None or privacy.clip_norm is None:
-        missing = "clip_norm" if privacy.clip_norm is None else "epsilon"
+        missing, advice = (
+            "epsilon",
+            (
+                "give epsilon=8 (--epsilon 8), or mechanism=randquant.aggregation.ClippedSGD("
+                "clip_norm=1.0) (--mechanism clipped-sgd) for a run without privacy"
+            ),
+        )
+        if privacy.clip_norm is None:
+            missing, advice = (
+                "clip_norm",
+                (
+                    "an epsilon is met by clipping whole updates, so give clip_norm=1.0 (--clip-norm "
+                    "1.0)"
+                ),
+            )
         raise ValueError(
-            f"Expected {missing}, or a mechanism of your own, got None for both: give epsilon=8 "
-            "and clip_norm=1.0, or mechanism=randquant.aggregation.ClippedSGD(clip_norm=1.0) for a "
-            "run without privacy."
+            f"Expected {missing}, or a mechanism of your own, got None for both: {advice}."
         )
     trust: Any = validate.choice("trust", config.trust, ("aggregate", "local", "model"))
     hidden = config.hidden_cohorts
