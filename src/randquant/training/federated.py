@@ -451,20 +451,16 @@ def _need(config: TrainConfig, problem: Problem, key: Key) -> tuple[Need, int | 
     # Second, the smallest number of examples of a client, if examples are protected.
     privacy = config.privacy
     if config.stop_at_epsilon is None or privacy.clip_norm is None:
-        missing, advice = (
-            "epsilon",
-            (
-                "give epsilon=8 (--epsilon 8), or mechanism=randquant.aggregation.ClippedSGD("
-                "clip_norm=1.0) (--mechanism clipped-sgd) for a run without privacy"
-            ),
+        missing = "epsilon"
+        advice = (
+            "give epsilon=8 (--epsilon 8), or for a run without privacy mechanism="
+            "randquant.aggregation.ClippedSGD(clip_norm=1.0) (--mechanism clipped-sgd)"
         )
         if privacy.clip_norm is None:
-            missing, advice = (
-                "clip_norm",
-                (
-                    "an epsilon is met by clipping whole updates, so give clip_norm=1.0 (--clip-norm "
-                    "1.0)"
-                ),
+            missing = "clip_norm"
+            advice = (
+                "an epsilon is met by clipping whole updates, so give clip_norm=1.0 "
+                "(--clip-norm 1.0)"
             )
         raise ValueError(
             f"Expected {missing}, or a mechanism of your own, got None for both: {advice}."
