@@ -14,16 +14,6 @@ def result(name: str) -> dict:
     return json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
 
 
-def table(found: dict, first: str) -> str:
-    lines = [f"| {first} | encode + pack | unpack + sum | bits a coordinate |", "|---|---|---|---|"]
-    for name, speed in found.items():
-        lines.append(
-            f"| {name} | {speed['encode_pack']:.0f} | {speed['unpack_sum']:.0f} | "
-            f"{speed['bits_per_coordinate']:.4g} |"
-        )
-    return "\n".join(lines)
-
-
 def picture(figure: Figure) -> str:
     """A figure as a file of its own, in the colours of whoever looks at it."""
     drawn = charts.coloured(charts.svg(figure, standalone=True)).replace(
@@ -67,7 +57,6 @@ def pictures() -> dict[str, str]:
 CONTESTANTS = {
     "ours": "ours: gradients, encode, pack, sum, decode, step",
     "bare": "bare torch, two threads: forward and backward alone",
-    "bare_channels_last": "the same in the layout `channels_last`",
     "pfl": "pfl 0.6.0, two processes, its local Gaussian mechanism",
 }
 
@@ -81,9 +70,9 @@ def rounds(found: dict) -> str:
 
 
 def simulation(found: dict) -> str:
-    faster = {m: 1 / found[m]["ours_over"]["pfl"] for m in ("cnn", "softmax")}
-    beside = found["cnn"]["ours_over"]["bare"]
-    more = max(found[m]["megabytes"]["peak"] - found[m]["megabytes"]["data"] for m in faster)
+    more = max(
+        found[m]["megabytes"]["peak"] - found[m]["megabytes"]["data"] for m in ("cnn", "softmax")
+    )
     return f"""## A round of simulation
 
 `python benchmarks/simulate.py DATA_DIR PFL`: 40 clients of 100 Fashion-MNIST images each, out of 3,400, RQM with 16 levels, two cores; the best of
@@ -91,14 +80,12 @@ def simulation(found: dict) -> str:
 
 {rounds(found)}
 
-With the CNN a round takes {beside:.2f} of the bare passes' time, and is {faster["cnn"]:.1f} times faster than pfl's; with softmax regression it is {faster["softmax"]:.1f} times faster.
 In addition to {found["cnn"]["megabytes"]["data"]:.0f} MB of training images the process takes {more:.0f} MB."""
 
 
 def memory(found: dict) -> str:
     words = {
         "tensors": "3,400 clients' own tensors",
-        "strided tensors": "every 3,400th row of one tensor",
         "memory-mapped": "rows of a memory-mapped file",
         "function": "a function, a million clients of 100 x 20",
     }
@@ -107,6 +94,8 @@ def memory(found: dict) -> str:
         "|" + "---|" * 4,
     ]
     for form in found["forms"]:
+        if form["clients"] not in words:
+            continue
         lines.append(
             f"| {words[form['clients']]} | {form['peak_mb']:,} | {form['own_mb']:,} | "
             f"{form['seconds_to_first_round']} |"
@@ -114,7 +103,7 @@ def memory(found: dict) -> str:
     table = "\n".join(lines)
     return f"""## Memory
 
-`python benchmarks/memory.py`: the most memory of a process that trains on {found["data_mb"]:,} MB of data, and the processor's seconds to the end of the first round. Python, torch and randquant alone take {found["forms"][0]["imported_mb"]} MB, pages of their files included. The system takes pages of files back when it needs them.
+`python benchmarks/memory.py`: the most memory of a process that trains on {found["data_mb"]:,} MB of data, of which Python, torch and randquant alone take {found["forms"][0]["imported_mb"]} MB, and the processor's seconds to the end of the first round. The system takes pages of files back when it needs them.
 
 {table}
 
@@ -124,42 +113,36 @@ Data below 256 MB are joined to one table, a copy."""
 def page() -> str:
     found = result("performance")
     bench = found["bench"]
-    copy, own = bench["memory_copy"], bench["encode_pack"]
     million = {
         name: bench[name]["coordinates_per_second_per_core"] / 1e6
-        for name in ("encode_pack", "unpack_sum", "naive", "memory_copy")
+        for name in ("encode_pack", "unpack_sum", "naive")
     }
     per_input = {name: speed["encode_pack"] for name, speed in found["input"].items()}
     slowest, fastest = min(per_input.values()), max(per_input.values())
     return f"""# Throughput, and what it depends on
 
 `python benchmarks/performance.py` on {found["machine"]["cores"]} cores of an {found["machine"]["processor"]}, shared with others; the best of several passes.
-Million coordinates per second, one core, 10 million float32, RQM with 16 levels, AES-256-CTR included, unless a table says otherwise.
+RQM with 16 levels, 10 million float32, one core, AES-256-CTR included, unless said otherwise:
 
-| | per core | memory copies in the same time |
-|---|---|---|
-| encode + pack | {million["encode_pack"]:.0f} | {1 / own["ratio_to_memory_copy"]:.0f} |
-| unpack + sum | {million["unpack_sum"]:.0f} | {million["memory_copy"] / million["unpack_sum"]:.1f} |
-| RQM as usually written with torch | {million["naive"]:.1f} | {million["memory_copy"] / million["naive"]:.0f} |
-| a copy of the float32 numbers, the limit of any encoder | {copy["coordinates_per_second_per_core"] / 1e6:.0f} | 1 |
-
-Encoding is {own["ratio_to_naive"]:.0f} times faster than the usual way. Of its time {100 * million["encode_pack"] / found["words"]:.0f} % is AES.
+| | million coordinates a second |
+|---|---|
+| encode + pack; with two threads | {million["encode_pack"]:.0f}; {found["threads"]["2"]["encode_pack"]:.0f} |
+| unpack + sum | {million["unpack_sum"]:.0f} |
+| RQM as usually written with torch | {million["naive"]:.1f} |
 
 ![speed against levels](images/performance-levels.svg)
 
-If the number of levels is not a power of two, a code takes log2(levels) bits within 1 %, at the price of a second pass.
+If the number of levels is no power of two, a second pass packs a code into log2(levels) bits within 1 %.
 
 ![speed against vertices](images/performance-vertices.svg)
 
 ![speed against dimension](images/performance-dimension.svg)
 
-{table(found["threads"], "threads")}
-
 **First call**: {found["first_call"]["call_alone"]:.2f} s, and {found["first_call"]["with_imports"]:.1f} s with the import of the package: compiled code is cached on disk.
 
 ## Timing
 
-The encoder is **not** constant-time: a process that shares the processor's caches with a client may learn about its input, and rare draws take longer. Measured from outside, the time of ten million coordinates varies by at most {100 * (fastest / slowest - 1):.0f} % between inputs that are all -clip, 0, clip or normal: this machine's noise. If timing matters, send payloads at fixed times.
+The encoder is **not** constant-time: a process that shares the processor's caches with a client may learn about its input, and rare draws take longer. Between inputs that are all -clip, 0, clip or normal the time of ten million coordinates varies by at most {100 * (fastest / slowest - 1):.0f} %, this machine's noise. If timing matters, send payloads at fixed times.
 
 {simulation(result("simulate"))}
 
