@@ -176,8 +176,8 @@ Along a curve one size changes; the others stay at 100 clients, 100,000 coordina
 
 ## A million clients of ten million coordinates
 
-Extrapolated from the curves, for one round with codes of one bit and one process a part: in proportion to the size, or by the exponent where that is above 1.
-The last column is a multiple of what a round may take: an hour of one core, {LIMITS["gigabytes"]:g} GB of memory, {DISK:g} TB of disk, and 10 Gbit/s ({LINK} TB an hour).
+One round with codes of one bit and one process a part, extrapolated in proportion to the size, or by the exponent where that is above 1.
+A round may take an hour of one core, {LIMITS["gigabytes"]:g} GB of memory, {DISK:g} TB of disk, and 10 Gbit/s ({LINK} TB an hour). What takes more:
 
 | part | needs | times the limit |
 |---|---|---|

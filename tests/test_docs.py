@@ -507,7 +507,7 @@ def test_the_commands_of_the_own_mechanism_run(own_mechanism, monkeypatch, capsy
 
 
 def test_the_accuracy_of_hospitals_is_the_measured_one():
-    page, found = (ROOT / "docs" / "nvflare.md").read_text(), result("hospitals")
+    page, found, shown = (ROOT / "docs" / "nvflare.md").read_text(), result("hospitals"), 0
     for row in found["rows"]:
         cells = [
             f"{100 * row[n]['mean']:.1f} ± {100 * row[n]['deviation']:.1f}" if n in row else "–"
@@ -515,9 +515,10 @@ def test_the_accuracy_of_hospitals_is_the_measured_one():
         ]
         private = row["epsilon"] is not None
         first = [f"{row['epsilon']:g}", f"{math.ceil(row['hospital']):,}"] if private else []
-        assert f"| {' | '.join([*(first or ['no privacy', '–']), *cells])} |" in page
+        shown += f"| {' | '.join([*(first or ['no privacy', '–']), *cells])} |" in page
         if private:
             assert row["patient"] <= row["epsilon"]
+    assert shown == len(re.findall(r"^\|.* ± .*\|$", page, flags=re.MULTILINE)) == 4
 
 
 def test_what_one_patient_costs_is_the_measured_one():
