@@ -23,7 +23,8 @@ WORDS = {
     "train": "train, in process",
     "population": "train, 100 clients a round",
 }
-AXES = ("clients", "coordinates", "rounds", "bits")
+AXES = {"seconds": ("clients", "coordinates", "rounds"), "mb": ("clients", "coordinates")}
+"""What the page shows of each cost."""
 COLOURS = {name: f"c{1 + k % 8}{' dashed' * (k >= 8)}" for k, name in enumerate(WORDS)}
 
 MEMORY_FLOOR = 4.0
@@ -111,7 +112,7 @@ def pictures(curves: dict[str, dict[str, Rows]]) -> dict[str, str]:
     """Each file in docs/images and what is in it."""
     drawn = {}
     for cost, unit in (("seconds", "seconds of one core"), ("mb", "megabytes more than before")):
-        for axis in AXES[:3] if cost == "seconds" else AXES[:2]:
+        for axis in AXES[cost]:
             drawn[f"growth-{cost}-{axis}.svg"] = picture(_figure(curves, cost, unit, axis))
     return drawn
 
@@ -129,11 +130,11 @@ def _figure(curves: dict[str, dict[str, Rows]], cost: str, unit: str, axis: str)
 
 
 def table(curves: dict[str, dict[str, Rows]]) -> str:
-    head = "| | " + " | ".join([*AXES, *(f"memory, {axis}" for axis in AXES[:3])]) + " |"
-    lines = [head, "|" + "---|" * 8]
+    head = [*AXES["seconds"], *(f"memory, {axis}" for axis in AXES["mb"])]
+    lines = [f"| | {' | '.join(head)} |", "|---" * (len(head) + 1) + "|"]
     for part, axes in curves.items():
-        cells = [_cell(axes, axis, "seconds", 0.0) for axis in AXES]
-        cells += [_cell(axes, axis, "mb", MEMORY_FLOOR) for axis in AXES[:3]]
+        cells = [_cell(axes, axis, "seconds", 0.0) for axis in AXES["seconds"]]
+        cells += [_cell(axes, axis, "mb", MEMORY_FLOOR) for axis in AXES["mb"]]
         lines.append(f"| {WORDS[part]} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -150,21 +151,24 @@ def page() -> str:
     curves, machine = found["curves"], found["machine"]
     worst = needs(curves)
     rows = "\n".join(
-        f"| {WORDS[need.part]} | {need.words} | {need.over:,.2g} |" for need in worst[:10]
+        f"| {WORDS[need.part]} | {need.words} | {need.over:,.2g} |"
+        for need in worst
+        if need.over > 1
     )
     hours = {
         part: grown(curves[part], "seconds") / 3600
         for part in WORDS
         if "coordinates" in curves[part]
     }
-    images = {name: name.removesuffix(".svg").replace("-", " ") for name in pictures(curves)}
-    shown = "\n\n".join(f"![{words}](images/{name})" for name, words in images.items())
+    shown = "\n\n".join(
+        f"![{name.removeprefix('growth-').removesuffix('.svg').replace('-', ' by ')}](images/{name})"
+        for name in pictures(curves)
+    )
     return f"""# What grows how
 
-`python benchmarks/growth.py` on {machine["cores"]} cores of an {machine["processor"]}: seconds of one core and memory of each part of a run, each point in a process of its own.
+Seconds of one core and memory of each part of a run, on {machine["cores"]} cores of an {machine["processor"]} (`python benchmarks/growth.py`).
 {"Measured with `--quick`, which leaves out the last point of each curve. " if found["quick"] else ""}A cell is the exponent of a curve, fitted to its last three points: 1 means twice the cost for twice the size, 0 no more; "-" means less than {MEMORY_FLOOR:g} MB.
-Along a curve one size changes; the others stay at 100 clients, 100,000 coordinates, 50 rounds and one bit (10,000 coordinates for sums among clients, proofs and training; 5 rounds of training).
-Memory is without the messages that a part was handed.
+Along a curve one size changes; the others stay at 100 clients, 100,000 coordinates, 50 rounds and one bit (10,000 coordinates for sums among clients, proofs and training; 5 rounds of training). Memory is without the messages that a part was handed.
 
 {table(curves)}
 
@@ -172,14 +176,14 @@ Memory is without the messages that a part was handed.
 
 ## A million clients of ten million coordinates
 
-Extrapolated from the curves, for one round with codes of one bit and one process a part: in proportion to the size, or by the exponent where that is above 1.
-The last column is a multiple of what a round may take: an hour of one core, {LIMITS["gigabytes"]:g} GB of memory, {DISK:g} TB of disk, and 10 Gbit/s ({LINK} TB an hour).
+One round with codes of one bit and one process a part, extrapolated in proportion to the size, or by the exponent where that is above 1.
+A round may take an hour of one core, {LIMITS["gigabytes"]:g} GB of memory, {DISK:g} TB of disk, and 10 Gbit/s ({LINK} TB an hour). What takes more:
 
 | part | needs | times the limit |
 |---|---|---|
 {rows}
 
-**What breaks first is {WORDS[worst[0].part]}: {worst[0].words}.** Not a client: encoding takes {3600 * hours["encode"]:.1f} s, a proof {3600 * hours["prove"]:.0f} s. Proofs can be verified client by client, and masks be added for any range of clients or coordinates, so more cores and machines share this work; no service of several machines is built. A [subset of the coordinates](plan.md#fewer-coordinates) shrinks all parts alike.
+A client encodes in {3600 * hours["encode"]:.1f} s, and proves its codes in {3600 * hours["prove"]:.0f} s. Proofs can be verified client by client, and masks be added for any range of clients or coordinates, so cores and machines could share this work; no service of several machines is built. A [subset of the coordinates](plan.md#fewer-coordinates) shrinks all parts alike.
 """
 
 
