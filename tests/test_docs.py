@@ -388,6 +388,11 @@ def test_the_results_of_the_readme_are_the_measured_ones():
         if row["share"] == 0.01
     }
     masked = attacks.pop("any vector")
+    encoded = result("encode")
+    millions = {
+        way: f"{encoded[way]['coordinates_per_second_per_core'] / 1e6:.0f}"
+        for way in ("encode_pack", "naive")
+    }
     seconds = result("simulate")["cnn"]["milliseconds_per_round"]
     others = [row for row in rows if "recurrent" not in row["task"]]
     without = [mean(regret(row) for row in others if row["epsilon"] == e) for e in (8, 2, 1)]
@@ -402,6 +407,7 @@ def test_the_results_of_the_readme_are_the_measured_ones():
         f"| {shared['sums']} | {shared['central']} trusted curator; {shared['hospitals']} without",
         f"| {min(attacks.values()):.1f} to {max(attacks.values()):.1f} % with proofs | "
         f"{masked:.1f} % with masks alone |",
+        f"| {millions['encode_pack']} | {millions['naive']} plain torch |",
         f"| {seconds['ours']:.0f} ms | {seconds['pfl']:.0f} ms pfl |",
     ):
         assert figures in README
