@@ -84,7 +84,8 @@ def run(
             add, in squared steps of the codes; 0 answers sums without noise too.
         workers: for serve: requests that are computed at a time; half of them of one server, known
             by its TLS certificate.
-        seconds: for serve: most seconds in which a request must arrive, and again for its answer.
+        seconds: for serve: most seconds in which a request must arrive, again for its answer to be
+            computed, and again for the server to read it.
         request_bytes: for serve: most bytes of a request, which is held in memory.
     """
     _check_options(action, locals())
