@@ -132,6 +132,11 @@ def _check_options(action: str, options: Mapping[str, object]) -> None:
             raise ValueError(
                 f"Expected no {flag(name)} with {action}, got {options[name]}: it is for {reader}."
             )
+    if options["epsilon"] == math.inf and options["delta"] != DEFAULT_DELTA:
+        raise ValueError(
+            f"Expected --epsilon with --delta, which is that limit's, got --delta "
+            f"{options['delta']} alone: it would limit nothing."
+        )
 
 
 def _keygen(path: Path) -> Output:
