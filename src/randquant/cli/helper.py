@@ -24,7 +24,7 @@ from randquant._internal import formatting, imports
 from randquant._internal.files import flush, naming, opener, sync_folder
 from randquant.cli.options import Command, Output, flag
 from randquant.privacy.guarantee import DEFAULT_DELTA
-from randquant.secure_sums.helper.helper import JOURNAL_NAME, HelperJournal, HelperLimits
+from randquant.secure_sums.helper.helper import JOURNAL_NAME, Helper, HelperJournal, HelperLimits
 
 DEFAULT_LIMITS = HelperLimits()
 
@@ -116,11 +116,17 @@ def run(
         signal.signal(number, lambda *_: stopped.set())
     # Only now: a signal between the start and its handler would end the process at once.
     server.start()
-    log = logging.getLogger(__name__)
-    log.info("helper %s listens on port %d", helper.identity.hex(), port)
+    logging.getLogger(__name__).info("%s listens on port %d", _shown(helper, path), port)
     stopped.wait()
     server.stop(grace=5).wait()  # seconds for requests in progress to finish
     return _status(Path(path))
+
+
+def _shown(helper: Helper, folder: str) -> str:
+    # A relative name, from another working folder, is that of a new journal, in which no client has
+    # answered yet: limits would begin again, and the operator should see it.
+    journal = f"journal {Path(folder).absolute()}, of {len(helper.sums)} clients"
+    return f"helper {helper.identity.hex()} ({journal})"
 
 
 def _check_options(action: str, options: Mapping[str, object]) -> None:
