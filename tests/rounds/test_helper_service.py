@@ -139,6 +139,16 @@ def _is_answered(server):
     return False
 
 
+def test_a_connection_without_calls_is_closed_and_made_again(serving, slow):
+    _, honest = serving(seconds=1)
+    helper, states = honest(5), []
+    helper._channel.subscribe(states.append)
+    assert helper.key == slow.key
+    until(lambda: states[-1] is grpc.ChannelConnectivity.READY)
+    until(lambda: states[-1] is grpc.ChannelConnectivity.IDLE)
+    assert helper.answer(b"quick") == b"quick"
+
+
 def test_a_call_that_is_given_up_ends(serving, slow):
     hostile, _ = serving()
     with pytest.raises(OSError, match="deadline_exceeded"):

@@ -182,7 +182,7 @@ class ServiceLimits:
         workers: most requests that are computed at a time: offers certified, masks added up. Half
             of them, or one, for one caller, who is known by its TLS certificate.
         seconds: most seconds in which a request must arrive, again for its answer to be computed,
-            and again for the caller to read it.
+            and again for the caller to read it. A connection without calls is closed after as many.
         request_bytes: most bytes of a request, against servers that would fill the helper's memory;
             one of 100,000 clients has 124 MB.
 
@@ -197,7 +197,7 @@ class ServiceLimits:
     def __post_init__(self) -> None:
         validate.convert_numbers(self)
         validate.whole("workers", self.workers, low=1, high=MAX_CALLS // 2)
-        validate.real("seconds", self.seconds, above=0)
+        validate.real("seconds", self.seconds, above=0, high=86_400)
         validate.whole("request_bytes", self.request_bytes, low=2**10, high=2**31 - 1)
 
 
@@ -219,9 +219,15 @@ def service(
     limits = limits or ServiceLimits()
     authority, certificate, private = tls.read()
     credentials = grpc.ssl_server_credentials([(private, certificate)], authority, True)
-    most = ("grpc.max_receive_message_length", limits.request_bytes)
+    options = [
+        *LISTENING,
+        ("grpc.max_receive_message_length", limits.request_bytes),
+        # Each holds a file, of which a process has some 1,000: connections that are opened and left
+        # would keep everybody out. A server that calls again later connects again.
+        ("grpc.max_connection_idle_ms", math.ceil(1000 * limits.seconds)),
+    ]
     server = grpc.server(
-        ThreadPoolExecutor(MAX_CALLS), options=[*LISTENING, most], maximum_concurrent_rpcs=MAX_CALLS
+        ThreadPoolExecutor(MAX_CALLS), options=options, maximum_concurrent_rpcs=MAX_CALLS
     )
 
     def key(requests: _Requests, context: grpc.ServicerContext) -> bytes:
