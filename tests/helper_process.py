@@ -19,7 +19,7 @@ sys.stdout.buffer.write(proven_message(terms, client, codes, bytes.fromhex(sys.a
 
 
 @contextlib.contextmanager
-def started(folder, own):
+def started(folder, own, said=""):
     """A helper whose key is the file `id` in a folder: its process and address; it ends cleanly."""
     serve = [
         *COMMAND, "serve", str(folder / "journal"), "--key", str(folder / "id"),
@@ -30,6 +30,7 @@ def started(folder, own):
         try:
             line = process.stderr.readline()
             assert "listens on port" in line
+            assert said in line
             yield process, f"localhost:{int(line.split()[-1])}"
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)

@@ -21,6 +21,8 @@ COMMANDS = {
         ["helper", "serve", "journal", "--host", "here"], "no --host with serve, got here"),
     "a host with keygen": (
         ["helper", "keygen", "key", "--host", "here"], "no --host with keygen, got here"),
+    "the delta of a limit that is not set": (
+        ["helper", "serve", "journal", "--delta", "1e-9"], "--epsilon with --delta"),
     "uncovered coordinates of two runs": (
         ["report", "one", "other", "--uncovered"], "the folder of one run with --uncovered, got 2"),
 }  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
 import re
 import sqlite3
 from dataclasses import replace
@@ -111,6 +112,19 @@ def test_one_process_at_a_time_trains_in_a_folder(tmp_path):
     grid = grid_of(fault=second)
     one_round(exact(), grid=grid, folder=tmp_path)
     assert held
+
+
+def test_a_run_stays_in_its_folder_wherever_its_own_code_goes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    strategy = QuantizedStrategy(fedavg(), noisy(), folder="run")
+    run(strategy, grid_of(), evaluate_fn=lambda number, arrays: os.chdir(tmp_path / "elsewhere"))
+    os.chdir(tmp_path)
+    again = QuantizedStrategy(fedavg(), noisy(), folder="run")
+    run(again, grid_of(), rounds=2)
+    assert [row.round for row in again.history] == [1, 2]
+    assert again.accountant.answers(1) == 2
+    assert not list((tmp_path / "elsewhere").iterdir())
 
 
 def adam():

@@ -244,6 +244,8 @@ def test_the_least_epsilon_of_two_levels_is_known():
         ({"clip": 0.0}, "clip"),
         ({"levels": 4}, "not both"),
         ({"values": None}, "not both"),
+        ({"reach": 5.0, "lattice": True}, "with values, got reach, lattice:"),
+        ({"symmetric": False}, "with values, got symmetric:"),
         ({"objective": "worst_variance", "density": [0.0]}, "no density"),
         ({"density": [1.5]}, "clip them"),
         ({"density": []}, "samples"),

@@ -115,6 +115,40 @@ def test_calls_whose_request_never_arrives_leave_others_theirs(serving, method):
     ended.set()
 
 
+def test_answers_that_are_not_read_count_for_their_caller_until_their_time_is_over(serving):
+    hostile, honest = serving(seconds=2)
+    longer = bytes(2**24)  # than what a connection takes from a helper before its caller reads
+    ask = "/randquant.Helper/Answer"
+    unread = [hostile(30)._channel.unary_stream(ask)(longer) for _ in range(MAX_CALLS_PER_CALLER)]
+    for call in unread:
+        call.initial_metadata()  # its answer has begun to arrive
+    with pytest.raises(ProtocolError, match="of one TLS certificate"):
+        hostile(5).answer(b"quick")
+    assert honest(5).answer(b"quick") == b"quick"
+    until(lambda: _is_answered(hostile))
+    with pytest.raises(grpc.RpcError):
+        list(unread[0])  # too late
+    slow_reader = honest(5)._channel.unary_stream(ask)(longer)
+    time.sleep(0.5)
+    assert list(slow_reader) == [longer]
+
+
+def _is_answered(server):
+    with contextlib.suppress(ProtocolError):
+        return server(5).answer(b"quick") == b"quick"
+    return False
+
+
+def test_a_connection_without_calls_is_closed_and_made_again(serving, slow):
+    _, honest = serving(seconds=1)
+    helper, states = honest(5), []
+    helper._channel.subscribe(states.append)
+    assert helper.key == slow.key
+    until(lambda: states[-1] is grpc.ChannelConnectivity.READY)
+    until(lambda: states[-1] is grpc.ChannelConnectivity.IDLE)
+    assert helper.answer(b"quick") == b"quick"
+
+
 def test_a_call_that_is_given_up_ends(serving, slow):
     hostile, _ = serving()
     with pytest.raises(OSError, match="deadline_exceeded"):

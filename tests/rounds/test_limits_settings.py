@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import re
@@ -161,8 +162,39 @@ def test_what_an_operator_mistyped_is_refused_by_its_name(name, value, wanted):
         NO_LIMIT.with_operator_settings({f"randquant-{name}": value})
 
 
+@pytest.mark.parametrize(
+    "name", ["randquant-epsilom", "randquant_epsilon", "Randquant-Epsilon", "randquant-colluders"]
+)
+def test_a_limit_of_a_name_that_nothing_reads_is_refused(name):
+    with pytest.raises(ValueError, match=f"Expected a setting of .*; got {name!r}"):
+        NO_LIMIT.with_operator_settings({name: 1})
+
+
+def test_an_account_is_in_one_place_wherever_its_client_is_started(tmp_path):
+    NO_LIMIT.with_operator_settings({"randquant-ledger": str(tmp_path / "account")})
+    for name in ("account", "./account", "../account", "~/account"):
+        with pytest.raises(ValueError, match="randquant-ledger to be a whole path"):
+            NO_LIMIT.with_operator_settings({"randquant-ledger": name})
+
+
 def test_every_setting_of_a_node_is_here():
+    NO_LIMIT.with_operator_settings(dict.fromkeys(FILES, "/var/lib/file"))
     assert set(re.findall("randquant-[a-z-]+", str(QuantizeMod.__doc__))) == OF_NODES.keys() | FILES
+
+
+@pytest.mark.parametrize("has_file", [True, False])
+def test_of_messages_at_once_a_file_counts_each_and_who_has_none_is_told(has_file, tmp_path):
+    """Flower answers each in a process of its own, which begins with the same state."""
+    files = {"randquant-ledger": str(tmp_path / "account")} if has_file else {}
+    limits, lines, answered = ClientLimits(1.001 * epsilon_of(LOCAL)), [], 0
+    for session in (bytes(16), bytes(15) + b"1", bytes(15) + b"2"):
+        member = Member(1, limits, {}, files, lambda level, line: lines.append(line))
+        request = RoundMessage(protocol.UPLOAD, session, LOCAL.to_text())
+        with contextlib.suppress(ProtocolError):
+            member.charge(member.agree(request, MODEL).membership, protocol.UPLOAD)
+            answered += 1
+    assert answered == (1 if has_file else 3)
+    assert any("needs a file for its account" in line for line in lines) is not has_file
 
 
 @pytest.mark.parametrize("identity", ["00" * 32, "01" + "00" * 31, "00" * 31 + "80"])

@@ -336,7 +336,8 @@ def test_the_command_serves_is_killed_and_started_again(tmp_path, identity, capf
     own, tls = parties(tmp_path / "tls", "helper", "server")
     mod = QuantizeMod(epsilon=math.inf, helper=told("keygen", tmp_path / "id")["identity"])
     for number in (1, 2):
-        with started(tmp_path, own) as (process, address):
+        journal = f"(journal {tmp_path / 'journal'}, of {0 if number == 1 else 5} clients)"
+        with started(tmp_path, own, journal) as (process, address):
             weights, _, _ = trained(mod, RemoteHelper(address, tls))
             assert np.allclose(weights, mean_of(NODES), atol=1e-6)
             if number == 1:

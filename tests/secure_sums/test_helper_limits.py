@@ -2,6 +2,8 @@
 
 import hashlib
 import sqlite3
+import time
+from collections import Counter
 
 import pytest
 from helper_sums import (
@@ -16,7 +18,13 @@ from helper_sums import (
     seeds_of,
 )
 
-from randquant.secure_sums import HelperLimits, ProtocolError, SealedSeed, write_listed
+from randquant.secure_sums import (
+    HelperJournal,
+    HelperLimits,
+    ProtocolError,
+    SealedSeed,
+    write_listed,
+)
 from randquant.secure_sums import write_request as asked
 
 OFFER = '{"offer": 1}'
@@ -189,3 +197,17 @@ def test_sums_of_offers_that_were_not_kept_all_count_and_a_text_that_comes_later
         {"": 1, "[1]": 2, "[3]": 1},
         {"": 1, "[1]": 2, "[3]": 1, "[4]": 1},
     ]
+
+
+def test_accounts_of_many_clients_with_long_offers_are_read_at_once(tmp_path):
+    journal, clients = HelperJournal(tmp_path), range(1000)
+    journal.begin(b"key")
+    texts = {bytes([n]): str(n) * 2**20 for n in range(4)}  # the longest that a request may bring
+    for digest, text in texts.items():
+        accounts = journal.accounts(clients)
+        journal.record(b"key", digest, digest, (digest, text), clients, b"", accounts)
+    began = time.monotonic()
+    accounts = journal.accounts(clients)
+    assert time.monotonic() - began < 2  # far less; many seconds if each client's text is read
+    assert accounts.texts == texts
+    assert accounts.sums == {client: Counter(texts.keys()) for client in clients}

@@ -24,7 +24,7 @@ from randquant._internal import formatting, imports
 from randquant._internal.files import flush, naming, opener, sync_folder
 from randquant.cli.options import Command, Output, flag
 from randquant.privacy.guarantee import DEFAULT_DELTA
-from randquant.secure_sums.helper.helper import JOURNAL_NAME, HelperJournal, HelperLimits
+from randquant.secure_sums.helper.helper import JOURNAL_NAME, Helper, HelperJournal, HelperLimits
 
 DEFAULT_LIMITS = HelperLimits()
 
@@ -84,7 +84,8 @@ def run(
             add, in squared steps of the codes; 0 answers sums without noise too.
         workers: for serve: requests that are computed at a time; half of them of one server, known
             by its TLS certificate.
-        seconds: for serve: most seconds in which a request must arrive, and again for its answer.
+        seconds: for serve: most seconds in which a request must arrive, again for its answer to be
+            computed, and again for the server to read it.
         request_bytes: for serve: most bytes of a request, which is held in memory.
     """
     _check_options(action, locals())
@@ -115,11 +116,17 @@ def run(
         signal.signal(number, lambda *_: stopped.set())
     # Only now: a signal between the start and its handler would end the process at once.
     server.start()
-    log = logging.getLogger(__name__)
-    log.info("helper %s listens on port %d", helper.identity.hex(), port)
+    logging.getLogger(__name__).info("%s listens on port %d", _shown(helper, path), port)
     stopped.wait()
     server.stop(grace=5).wait()  # seconds for requests in progress to finish
     return _status(Path(path))
+
+
+def _shown(helper: Helper, folder: str) -> str:
+    # A relative name, from another working folder, is that of a new journal, in which no client has
+    # answered yet: limits would begin again, and the operator should see it.
+    journal = f"journal {Path(folder).absolute()}, of {len(helper.sums)} clients"
+    return f"helper {helper.identity.hex()} ({journal})"
 
 
 def _check_options(action: str, options: Mapping[str, object]) -> None:
@@ -131,6 +138,11 @@ def _check_options(action: str, options: Mapping[str, object]) -> None:
             raise ValueError(
                 f"Expected no {flag(name)} with {action}, got {options[name]}: it is for {reader}."
             )
+    if options["epsilon"] == math.inf and options["delta"] != DEFAULT_DELTA:
+        raise ValueError(
+            f"Expected --epsilon with --delta, which is that limit's, got --delta "
+            f"{options['delta']} alone: it would limit nothing."
+        )
 
 
 def _keygen(path: Path) -> Output:

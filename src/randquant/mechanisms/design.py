@@ -468,6 +468,13 @@ def optimal(
             "Expected either values or a number of levels to search for, not both, got "
             f"values={validate.shown(values)} and levels={levels}."
         )
+    searching = {"reach": reach is not None, "symmetric": not symmetric, "lattice": lattice}
+    if values is not None and any(searching.values()):
+        raise ValueError(
+            "Expected no settings of a search for levels with values, got "
+            f"{', '.join(name for name, is_set in searching.items() if is_set)}: values are taken "
+            "as they are."
+        )
     default_inputs = 33 if levels is None else 129
     inputs = default_inputs if inputs is None else inputs
     inputs = validate.whole("inputs", inputs, low=2, high=1000)

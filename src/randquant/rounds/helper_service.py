@@ -57,9 +57,10 @@ LISTENING = [
     ("grpc.max_concurrent_streams", 8),  # of one connection; one caller gets fewer
 ]
 MAX_CALLS, MAX_CALLS_PER_CALLER = 32, 4
-"""Most calls at a time, arriving and waiting ones included: of all callers, and of one, known by
-its TLS certificate. Each holds a thread and its request in memory: twice as many cost twice as
-much; with half as many a server that tries again while its first call still waits may be refused.
+"""Most calls at a time, those that arrive, wait or are answered included: of all callers, and of
+one, known by its TLS certificate. Each holds a thread and its request or answer in memory: twice as
+many cost twice as much; with half as many a server that tries again while its first call still
+waits may be refused.
 How many are computed at a time is the operator's setting, `ServiceLimits.workers`."""
 CALLER_CHECK_SECONDS = 0.2
 """Seconds between two checks that the caller of a waiting call is still connected. With half, each
@@ -180,7 +181,8 @@ class ServiceLimits:
     Args:
         workers: most requests that are computed at a time: offers certified, masks added up. Half
             of them, or one, for one caller, who is known by its TLS certificate.
-        seconds: most seconds in which a request must arrive, and again for its answer.
+        seconds: most seconds in which a request must arrive, again for its answer to be computed,
+            and again for the caller to read it. A connection without calls is closed after as many.
         request_bytes: most bytes of a request, against servers that would fill the helper's memory;
             one of 100,000 clients has 124 MB.
 
@@ -195,7 +197,7 @@ class ServiceLimits:
     def __post_init__(self) -> None:
         validate.convert_numbers(self)
         validate.whole("workers", self.workers, low=1, high=MAX_CALLS // 2)
-        validate.real("seconds", self.seconds, above=0)
+        validate.real("seconds", self.seconds, above=0, high=86_400)
         validate.whole("request_bytes", self.request_bytes, low=2**10, high=2**31 - 1)
 
 
@@ -217,15 +219,26 @@ def service(
     limits = limits or ServiceLimits()
     authority, certificate, private = tls.read()
     credentials = grpc.ssl_server_credentials([(private, certificate)], authority, True)
-    most = ("grpc.max_receive_message_length", limits.request_bytes)
+    options = [
+        *LISTENING,
+        ("grpc.max_receive_message_length", limits.request_bytes),
+        # Each holds a file, of which a process has some 1,000: connections that are opened and left
+        # would keep everybody out. A server that calls again later connects again.
+        ("grpc.max_connection_idle_ms", math.ceil(1000 * limits.seconds)),
+    ]
     server = grpc.server(
-        ThreadPoolExecutor(MAX_CALLS), options=[*LISTENING, most], maximum_concurrent_rpcs=MAX_CALLS
+        ThreadPoolExecutor(MAX_CALLS), options=options, maximum_concurrent_rpcs=MAX_CALLS
     )
 
-    def key(requests: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
+    def key(requests: _Requests, context: grpc.ServicerContext) -> bytes:
         return json.dumps(helper.key.to_record()).encode()  # whatever arrives, and if nothing does
 
-    methods = {"Key": _handler(key), "Answer": _handler(_answering(helper, limits))}
+    # A caller sends one message and gets one. Read as a stream, a call is counted before its
+    # message is there: else callers who send none would hold all threads.
+    methods = {
+        "Key": grpc.stream_unary_rpc_method_handler(key),
+        "Answer": grpc.stream_stream_rpc_method_handler(_answering(helper, limits)),
+    }
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods),))
     try:
         port = server.add_secure_port(address, credentials)
@@ -234,33 +247,35 @@ def service(
     return server, port
 
 
-_Handle = Callable[[Iterator[bytes], grpc.ServicerContext], bytes]
+_Requests = Iterator[bytes]
 
 
-def _handler(call: _Handle) -> grpc.RpcMethodHandler:
-    # A caller sends one message. Read as a stream, a call is counted before its message is there:
-    # else callers who send none would hold all threads.
-    return grpc.stream_unary_rpc_method_handler(call)
-
-
-def _answering(helper: Helper, limits: ServiceLimits) -> _Handle:
+def _answering(
+    helper: Helper, limits: ServiceLimits
+) -> Callable[[_Requests, grpc.ServicerContext], Iterator[bytes]]:
     log, workers = getLogger(__name__), _Workers(limits.workers)
 
-    def compute(requests: Iterator[bytes], context: grpc.ServicerContext) -> tuple[bytes, int]:
-        # By TLS certificate and not by address: one server can call from many addresses.
-        who = repr(context.auth_context().get("x509_pem_cert"))
-        with workers.call(who) as share:
-            request = _received(requests, context, limits.seconds)
-            # One signature needs no worker: a round can begin while sums are made.
-            if request.startswith(JOINT_SEED_MAGIC):
-                return helper.answer(request), len(request)
+    def compute(requests: _Requests, context: grpc.ServicerContext, share: _Share) -> bytes:
+        request = _received(requests, context, limits.seconds)
+        # One signature needs no worker: a round can begin while sums are made.
+        if request.startswith(JOINT_SEED_MAGIC):
+            message = helper.answer(request)
+        else:
             with workers.one(share, lambda: _check_present(context)):
                 message = helper.answer(request, _watching(context, limits.seconds))
-                return message, len(request)
+        log.info("answered a request of %d bytes", len(request))
+        return message
 
-    def answer(requests: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
+    def answer(requests: _Requests, context: grpc.ServicerContext) -> Iterator[bytes]:
+        # By TLS certificate and not by address: one server can call from many addresses.
+        who = repr(context.auth_context().get("x509_pem_cert"))
         try:
-            message, size = compute(requests, context)
+            with workers.call(who) as share:
+                message = compute(requests, context, share)
+                # Yielded, the call counts for its caller until it is sent. Returned, the answers of
+                # callers who ask again and again, and read none, would fill the memory.
+                with _cancelled_after(limits.seconds, context):
+                    yield message
         except ProtocolError as error:
             # Not to be tried again: the same request would be refused again.
             log.warning("refused: %s", error)
@@ -269,26 +284,30 @@ def _answering(helper: Helper, limits: ServiceLimits) -> _Handle:
             # The error may name files of this machine, so only the log has it.
             log.exception("failed")
             context.abort(grpc.StatusCode.UNAVAILABLE, "The helper's log says why.")
-        else:
-            log.info("answered a request of %d bytes", size)
-            return message
-        raise AssertionError  # abort raises
 
     return answer
 
 
-def _received(requests: Iterator[bytes], context: grpc.ServicerContext, seconds: float) -> bytes:
-    # A caller that died while it was sending would keep its place for ever.
-    stalled = threading.Timer(seconds, context.cancel)
-    stalled.start()
+@contextlib.contextmanager
+def _cancelled_after(seconds: float, context: grpc.ServicerContext) -> Iterator[None]:
+    timer = threading.Timer(seconds, context.cancel)
+    timer.start()
     try:
-        return next(requests)
-    except (StopIteration, grpc.RpcError):
-        raise ProtocolError(
-            f"Expected a whole request within {seconds:g} s, this helper's limit, got only a part."
-        ) from None
+        yield
     finally:
-        stalled.cancel()
+        timer.cancel()
+
+
+def _received(requests: _Requests, context: grpc.ServicerContext, seconds: float) -> bytes:
+    # A caller that died while it was sending would keep its place for ever.
+    with _cancelled_after(seconds, context):
+        try:
+            return next(requests)
+        except (StopIteration, grpc.RpcError):
+            raise ProtocolError(
+                f"Expected a whole request within {seconds:g} s, this helper's limit, got only a "
+                "part."
+            ) from None
 
 
 def _check_present(context: grpc.ServicerContext) -> None:

@@ -45,6 +45,16 @@ HELPER_PATTERN = re.compile("[0-9a-fA-F]{64}")
 """An Ed25519 public key in hexadecimal digits."""
 
 
+OPERATOR_NUMBERS = ("epsilon", "epsilon-alone", "delta", "threshold", "clip-norm")
+OPERATOR_SETTINGS = tuple(
+    f"randquant-{name}"
+    for name in (
+        *OPERATOR_NUMBERS, "examples", "all-neighbours", "helper", "ledger", "identity", "directory"
+    )
+)  # fmt: skip
+"""Names that an operator's settings may have, files of `Member` among them."""
+
+
 @dataclass(frozen=True)
 class ClientLimits:
     """A client's limits on the offers of servers.
@@ -127,9 +137,13 @@ class ClientLimits:
 
         Args:
             config: the operator's settings, never a server's, which could loosen a limit.
+
+        Raises:
+            ValueError: one is out of bounds, or of a name that nothing reads.
         """
+        _check_names(config)
         settings: dict[str, Any] = {}
-        for name in ("epsilon", "epsilon-alone", "delta", "threshold", "clip-norm"):
+        for name in OPERATOR_NUMBERS:
             if (value := config.get(f"randquant-{name}")) is not None:
                 settings[name.replace("-", "_")] = _operator_number(name, value, float)
         if (value := config.get("randquant-examples")) is not None:
@@ -317,6 +331,25 @@ class ClientLimits:
             # Refused before training: its update would not be finite, so zeros would be sent.
             raise ProtocolError("Expected finite numbers in the model, got NaN or infinity.")
         return layout
+
+
+def _check_names(config: Mapping[str, Any]) -> None:
+    for name in config:
+        # A limit with a mistyped name, or of a field that no operator's setting reads, would be
+        # believed to hold.
+        if name.lower().startswith("randquant") and name not in OPERATOR_SETTINGS:
+            raise ValueError(
+                f"Expected a setting of {', '.join(OPERATOR_SETTINGS)}; got "
+                f"{validate.shown(name)}{validate.nearest(name, OPERATOR_SETTINGS)}"
+            )
+    ledger = config.get("randquant-ledger")
+    # From another working folder, a relative name is that of a new account, at epsilon 0.
+    if ledger is not None and not Path(str(ledger)).is_absolute():
+        raise ValueError(
+            f"Expected randquant-ledger to be a whole path, such as /var/lib/account, got "
+            f"{validate.shown(ledger)}: started in another folder, this client would begin a new "
+            "account."
+        )
 
 
 def _operator_number(name: str, value: Any, kind: type[int] | type[float]) -> Any:

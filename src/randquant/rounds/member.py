@@ -48,6 +48,14 @@ UNUSABLE_FILES = "This client's files cannot be used; its log says why."
 NO_UPDATE = "This client has no update to send; its log says why."
 REFUSED_MESSAGE = "This client refuses the message; its log says why."
 
+NO_LEDGER = (
+    "randquant: this client's limit holds against a server that waits for each answer. One that "
+    "sends several messages at once gets more answers than are counted, and can read codes in a "
+    "secure sum: a client of a deployment needs a file for its account, randquant-ledger."
+)
+"""An engine answers messages that come together in processes of their own, each with a copy of the
+state, and keeps that of the last: without a file each of them counts its own answer only."""
+
 
 class NothingToSend(Exception):
     """Training failed, or its result cannot be encoded; the reason may reveal data."""
@@ -171,6 +179,8 @@ class Member:
             ledger.take(membership.session, step)
             ledger.accountant.compose(RoundEvent(membership.offer, frozenset({THIS_CLIENT})))
             ledger.save()
+        if "randquant-ledger" not in self.files:
+            self.log(WARNING, NO_LEDGER)
         known = peers_note(terms, "randquant-directory" in self.files)
         account = ledger.accountant.summary()
         self.log(INFO, f"randquant: this client's answers so far: {account}{known}.")

@@ -443,7 +443,8 @@ class QuantizedStrategy(Strategy):
             stable=sums.stable_numbers,
             counts_on=sums.counts_on,
         )
-        store = None if folder is None else ServerStore(Path(folder) / STORE_NAME)
+        # Absolute, because code of the user's may change the working directory before it is used.
+        store = None if folder is None else ServerStore(Path(folder).absolute() / STORE_NAME)
         self.run = ServerRun(mechanism, accountant, log, scalars, patience, untuned, store)
         self.least = sums.fewest(mechanism)
         self.rounds, self.needed = 3, self.least  # by default; Flower's own default is 3 rounds
