@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     )
     from randquant.rounds.limits import MEMBERSHIP_RECORD, NEXT_RECORD, ClientLimits, Membership
     from randquant.rounds.member import (
+        NO_LEDGER,
         NO_UPDATE,
         REFUSED_MESSAGE,
         RELATIVE_LOSS,

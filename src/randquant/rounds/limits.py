@@ -139,9 +139,10 @@ class ClientLimits:
             config: the operator's settings, never a server's, which could loosen a limit.
 
         Raises:
-            ValueError: one is out of bounds, or of a name that nothing reads.
+            ValueError: one is out of bounds, or of a name that nothing reads; or a directory comes
+                without a file for the account.
         """
-        _check_names(config)
+        _check_operator_settings(config)
         settings: dict[str, Any] = {}
         for name in OPERATOR_NUMBERS:
             if (value := config.get(f"randquant-{name}")) is not None:
@@ -333,7 +334,7 @@ class ClientLimits:
         return layout
 
 
-def _check_names(config: Mapping[str, Any]) -> None:
+def _check_operator_settings(config: Mapping[str, Any]) -> None:
     for name in config:
         # A limit with a mistyped name, or of a field that no operator's setting reads, would be
         # believed to hold.
@@ -343,6 +344,14 @@ def _check_names(config: Mapping[str, Any]) -> None:
                 f"{validate.shown(name)}{validate.nearest(name, OPERATOR_SETTINGS)}"
             )
     ledger = config.get("randquant-ledger")
+    # A directory is there against a malicious server, who could have a step of a sum answered twice
+    # at once where no file says that it was answered.
+    if ledger is None and "randquant-directory" in config:
+        raise ValueError(
+            "Expected randquant-ledger with randquant-directory, got none: without a file for its "
+            "account this client can be made to answer a step of a sum twice, which can reveal its "
+            "codes."
+        )
     # From another working folder, a relative name is that of a new account, at epsilon 0.
     if ledger is not None and not Path(str(ledger)).is_absolute():
         raise ValueError(
