@@ -12,12 +12,14 @@ import command_line
 import pytest
 import torch
 from by_name import VALUES
+from made_runs import promise, record
 
 import randquant as rq
 from randquant import cli
 from randquant.aggregation import AdditiveMechanism, ChannelMechanism, LocalGaussian
 from randquant.cli import all_commands
 from randquant.cli import train as command
+from randquant.privacy import MODEL_TERMS
 from randquant.training import (
     PLACES,
     RunStore,
@@ -294,6 +296,27 @@ def test_what_a_mechanism_by_its_name_chose_by_itself_is_printed(here, capsys):
     run = read_finished(here / "run")
     assert f"{'':<14} {note}" in command.finished_lines(here / "run", run, [note])
     assert command.finished_json(here / "run", run, [note])["notes"] == [note]
+
+
+RELIES = {
+    "a helper": ("aggregate", True, "the helper of each sum alone, which must never see a model"),
+    "its server": ("aggregate", True, "the helper of each sum, and the server as much again"),
+    "models": ("model", False, MODEL_TERMS),
+}
+
+
+@pytest.mark.parametrize("kind", RELIES)
+def test_a_finished_run_says_in_lines_on_whom_its_figure_relies(kind, tmp_path):
+    trust, helped, said = RELIES[kind]
+    run = record(promise(7.9, trust), trust=trust)
+    plain = record(promise(7.9, "aggregate"), trust="aggregate")
+    assert not any(said in line for line in command.finished_lines(tmp_path, plain))
+    if helped:
+        noise = {"clip_norm": 1.0, "noise_multiplier": 4.0, "clients": 5}
+        parameters = {**noise, "server_noise": kind == "its server"}
+        config = run.config.changed(mechanism="helper-noise", parameters=parameters)
+        run = dataclasses.replace(run, config=config)
+    assert any(said in line for line in command.finished_lines(tmp_path, run))
 
 
 # What a file defines.

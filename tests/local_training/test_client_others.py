@@ -1,5 +1,7 @@
 """One client's odd data leave what all others compute as it was, bit for bit."""
 
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -122,6 +124,18 @@ def test_where_cohorts_are_hidden_nobody_shows_in_the_bits_of_others():
     for cohort in ([4], [0, 4], [1, 2, 4, 9]):
         updates, _ = learner.updates(cohort, KEY)
         assert updates.tobytes() == together[cohort].tobytes()
+
+
+def test_a_learner_in_another_process_hides_its_cohorts_too():
+    """It is pickled on the way, as by Flower's simulation."""
+    learner = updates_of(network, DATA, WORKS[1], apart=True)[1]
+    moved = pickle.loads(pickle.dumps(learner))
+    assert moved.obstacle == learner.obstacle
+    assert "cohorts that nobody sees" in moved.obstacle.reason
+    expected, _ = learner.updates(range(CLIENTS), KEY)
+    for cohort in ([4], [1, 2, 4, 9], range(CLIENTS)):
+        updates, _ = moved.updates(cohort, KEY)
+        assert updates.tobytes() == expected[cohort].tobytes()
 
 
 def test_a_pass_of_several_has_the_updates_of_torch_however_many_examples():

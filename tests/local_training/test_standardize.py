@@ -18,6 +18,7 @@ from torch.nn import functional as F
 import randquant as rq
 from randquant.aggregation import LocalGaussian
 from randquant.local_training import (
+    Learner,
     StandardizationQuery,
     Standardized,
     ask_statistics,
@@ -172,6 +173,13 @@ def test_statistics_of_public_examples_are_of_standardised_features():
     x, y = TEST
     predicted = run.model(x).detach()
     assert float(F.mse_loss(predicted, y)) == pytest.approx(run.loss, rel=1e-4)
+    (norm,) = (each for each in run.model.modules() if isinstance(each, nn.BatchNorm1d))
+    seen = []
+    norm.register_forward_pre_hook(lambda _, given: seen.append(given[0].detach()))
+    run.model(public)  # in raw units, as its users have them
+    variance, mean = torch.var_mean(seen[0], 0)
+    torch.testing.assert_close(norm.running_mean, mean, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(norm.running_var, variance, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize(("unit", "records", "most"), [("client", 3, 1), ("example", 17, 9)])
@@ -286,6 +294,19 @@ def test_one_client_moves_each_row_within_bounds_only():
     wild = asked.survey.vector({"0": np.array([1e30]), "1": np.array([-1e30])}, rq.Key.from_seed(0))
     edge = asked.survey.vector({"0": np.array([1.0]), "1": np.array([0.0])}, rq.Key.from_seed(0))
     assert (wild == edge).all()
+
+
+def test_public_examples_are_brought_to_the_scale_of_the_clients():
+    """Running statistics of raw ones would be of other numbers than clients compute with."""
+    bounds = [(0.0, 400.0), (0.0, 10.0)]
+    statistics = FeatureStatistics(bounds, [150.0, 4.0], [90.0, 2.0], 2)
+    model = nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 1))
+    raw = torch.tensor([[60.0, 4.0], [150.0, 8.0], [1e9, 0.0]])  # beyond a bound: as the bound
+    problem = make_problem(model, DATA[:3], loss=F.mse_loss, buffers="server", public=raw)
+    norm = Learner(standardized(problem, statistics)).trained_model()[0]
+    expected = torch.tensor([[-1.0, 0.0], [0.0, 2.0], [250 / 90, -2.0]])
+    torch.testing.assert_close(norm.running_mean, expected.mean(0), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(norm.running_var, expected.var(0), rtol=1e-5, atol=1e-6)
 
 
 def test_a_value_beyond_its_bounds_is_learnt_and_predicted_from_as_the_bound():

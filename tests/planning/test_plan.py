@@ -224,3 +224,6 @@ def test_with_the_helpers_noise_nothing_is_recommended_that_counts_on_other_clie
     found = plan(650, 1000, 1000, 20, 8.0, privacy=Privacy(noise=noise))
     assert {each.mechanism for each in found.entries} == {"helper-noise", *ONE}
     assert found.mechanism.cohort == 1
+    [relied] = [line for line in found.advice if line.startswith("Clients add no noise")]
+    assert ("the server as much again" in relied) == (noise == "parties")
+    assert "nothing holds against the server if the helper leaves out its noise" in relied

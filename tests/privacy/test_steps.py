@@ -96,6 +96,26 @@ def test_accumulated_poisson_batches_are_no_larger_batch():
     assert over > 5 * DELTA
 
 
+@pytest.mark.parametrize(
+    "step",
+    [
+        {"noise_multiplier": 6.0},
+        {"noise_multiplier": 6.0, "count_noise": 9.0},
+        {"noise_multiplier": 6.0, "drawn": "poisson", "rate": 0.2},
+    ],
+)
+def test_equal_steps_count_as_often_as_they_are_made(step):
+    """A loop counts one at a time, with others between them."""
+    at_once, one_by_one = rq.GaussianSteps(), rq.GaussianSteps()
+    at_once.step(**step, times=5)
+    at_once.step(9.0, times=2)
+    for times in (1, 3, 1):
+        one_by_one.step(**step, times=times)
+        if times == 1:
+            one_by_one.step(9.0)
+    assert one_by_one.epsilon(DELTA) == at_once.epsilon(DELTA)
+
+
 def test_adaptive_clipping_with_a_count_that_is_not_centred():
     """The noise that Andrew et al. 2021 set aside for a centred count does not hide this one."""
     wanted, count = 1.0, 1.0

@@ -3,6 +3,7 @@
 import json
 import math
 
+import pytest
 from pages import Page
 
 import randquant as rq
@@ -74,3 +75,25 @@ def test_json_has_intervals_and_infinity_as_a_word():
     }  # fmt: skip
     assert (plain["records"], plain["clients"]) == (4000, 1)
     assert plain["epsilon"] == TABLE.guarantee.epsilon <= 1
+
+
+@pytest.mark.parametrize(
+    ("noise", "who"),
+    [
+        ("helper", "the helper of each sum alone"),
+        ("parties", "the helper of each sum, and the server as much again"),
+        ("clients", None),
+    ],
+)
+def test_a_table_and_its_page_say_on_whom_the_noise_counts(noise, who):
+    table = TABLE
+    if who is not None:
+        people = [{"x": k % 2} for k in range(30)]
+        table = rq.statistics(people, 1.0, queries={"x": rq.Counts([0, 1])}, noise=noise, seed=1)
+    page = " ".join(Page(answers.page(table)).words.split())
+    for said in (page, str(table)):
+        assert ("Clients add no noise" in said) == (who is not None)
+        if who is not None:
+            assert f"it is added by {who}" in said
+            assert "nothing holds against the server if the helper leaves out its noise" in said
+    assert answers.as_json(table)["noise"] == noise

@@ -4,13 +4,14 @@ import dataclasses
 import json
 import math
 
+import pytest
 from pages import Page
 
 import randquant as rq
 from randquant import cli
 from randquant._internal.formatting import round_up
 from randquant.planning import Candidate, DecodedError, Limit, compare
-from randquant.privacy import Interval
+from randquant.privacy import MODEL_TERMS, HiddenCohorts, Interval
 from randquant.reports import channels, plan
 
 PLANNED = rq.plan(9, 100, 10, 5, 8.0, mechanisms=["skellam"], privacy=rq.Privacy(bits=16))
@@ -82,3 +83,16 @@ def test_a_comparison_has_its_channels_full_and_its_curves_as_steps():
     (level,) = other.marks
     assert level.x is None
     assert "no finite ε" in level.text
+
+
+@pytest.mark.parametrize("draw", ["fixed", "poisson", None])
+def test_a_plan_of_hidden_cohorts_names_the_terms_on_which_its_figures_hold(draw):
+    """Somebody who looks at a sum, or learns who takes part, is promised far less."""
+    need = PLANNED.need
+    if draw is not None:
+        need = dataclasses.replace(need, trust="model", cohorts=HiddenCohorts(draw, 100, 10, 5))
+    planned = dataclasses.replace(PLANNED, need=need, entries=[])
+    for said in ("\n".join(plan.as_text(planned)), Page(plan.page(planned)).words):
+        said = " ".join(said.split())
+        for term in ("nobody learns who takes part", MODEL_TERMS):
+            assert (term in said) == (draw is not None)

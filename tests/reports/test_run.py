@@ -17,6 +17,7 @@ from torch import nn
 
 import randquant as rq
 from randquant.aggregation import describe_influence
+from randquant.privacy import SIMULATED
 from randquant.reports import LARGE_EPSILON, render_run
 from randquant.reports import run as pictures
 from randquant.reports.pages import how_to_compare
@@ -252,3 +253,23 @@ def test_each_figure_is_compared_with_those_of_its_own_relation(stated) -> None:
     [(_, text)] = how_to_compare(guarantees[stated], other)
     assert "for adding or removing one client with ε ≤ 2:" in text
     assert "for replacing one with ε ≤ 4." in text
+
+
+@pytest.mark.parametrize("server", [True, False, None])
+def test_a_page_says_on_whom_the_noise_of_a_run_counts(server) -> None:
+    run = record(promise(7.9, "aggregate"), trust="aggregate")
+    if server is not None:
+        noise = {"clip_norm": 1.0, "noise_multiplier": 4.0, "clients": 5, "server_noise": server}
+        config = run.config.changed(mechanism="helper-noise", parameters=noise)
+        run = dataclasses.replace(run, config=config)
+    who = "and the server as much again" if server else "the helper of each sum alone"
+    words = " ".join(Page(render_run(run)).words.split())
+    for said in ("Clients add no noise", who, "if the helper leaves out its noise or colludes"):
+        assert (said in words) == (server is not None)
+
+
+@pytest.mark.parametrize("simulated", [True, False])
+def test_the_card_of_a_guarantee_says_that_a_simulation_protects_nobody(simulated) -> None:
+    guarantee = dataclasses.replace(promise(7.93), simulated=simulated)
+    words = Page(render_run(record(guarantee))).words
+    assert (SIMULATED in words) == simulated
