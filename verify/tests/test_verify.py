@@ -457,6 +457,15 @@ def test_sums_of_rows_are_bounded_closely():
         assert found <= float(rows.curvature(few, order, length).high)
 
 
+def test_rare_sums_of_many_clients_keep_their_digits():
+    """At order 2 and close inputs the bound is the variance of the ratio's slope."""
+    weights = ((45, 19), (19, 45))
+    channel = bits.TwoRows(weights, 64, 36)
+    tables = rows.sums_of(bits.ENDS, weights, 36)
+    found = rows.curvature(tables, 2, intervals.interval(1)).high
+    assert channel.second.low <= found <= channel.second.high * Decimal("1.001")
+
+
 def test_others_in_blocks_are_fewer_and_never_more(monkeypatch):
     """sums.md, Proposition 2: in each way some of the others that it stands for are left out."""
     inputs, weights = (Fraction(-1), Fraction(0), Fraction(1)), ((9, 5, 2), (5, 6, 5), (2, 5, 9))
