@@ -30,10 +30,11 @@ from .intervals import (
     log,
     power,
     raised,
+    smallest,
     sqrt,
     upper_tail,
 )
-from .rows import Spread, sums_of
+from .rows import EXACT, Spread, sums_of
 
 SCALE = 224  # probabilities are whole numbers of 2^-SCALE, rounded down
 POINT = 128  # ratios are whole numbers of 2^-POINT
@@ -199,7 +200,7 @@ class TwoRows:
                 bend, most = 3 * least * least, largest(two_a, two_b)
                 ways = ((self.parts - k, three_a, three_b), (k + 1, -three_b, -three_a))
                 for room, above, below in ways:
-                    d = min(longest, interval(Fraction(room, self.parts)), key=lambda x: x.high)
+                    d = smallest(longest, Fraction(room, self.parts))
                     # Concave in D: least at an end, and at most its largest value anywhere.
                     worst = largest(worst, 3 * most * most * d * d - below * d)
                     if above.high > 0:
@@ -308,7 +309,7 @@ class Steps:
     @property
     def spread(self) -> Spread:
         """The same, to be bounded by Renyi divergences."""
-        tables = sums_of(ENDS, self.channel.rows, self.channel.clients)
+        tables = sums_of(ENDS, self.channel.rows, min(self.channel.clients, EXACT), self.fixed)
         return Spread(tables, self.square * self.rounds, self.longest, self.pure, self.fixed)
 
     @property

@@ -21,8 +21,9 @@ from .gaussian import (
     skellam_curvature,
     squared_mu_of_a_step,
 )
-from .intervals import Interval, exp, interval, largest, log, sqrt
-from .rows import EXACT, Spread, curvature, largest_of_rows, others_of, sums_of
+from .intervals import Interval, exp, interval, largest, log, smallest, sqrt
+from .rows import EXACT, Spread, largest_of_rows, others_of, sums_of
+from .sampling import HiddenCodes, Laws
 
 MOST_MASSES = 30_000  # in all pairs of laws that are compared
 FLOAT_32 = Fraction(1, 2**20)  # vector.md, Proposition 16: what 32-bit floats move a mean
@@ -124,9 +125,10 @@ class Account:
     """What all releases of one account reveal, as the bounds below take it.
 
     squared_mu: of Gaussian noise that dominates some; pure: the epsilon of others; steps: sums of
-    bits; rows: other codes clipped in norm; curves: more, by their hockey-stick divergences;
-    drawn: the total variation between what is sent and what is bounded; spent: sums of epsilons and
-    deltas; counts_on: sentences; ways: accounts of the same releases, each bounded in its way.
+    bits; rows: other codes clipped in norm, or hidden; curves: more, by their hockey-stick
+    divergences; drawn: the total variation between what is sent and what is bounded; spent: sums of
+    epsilons and deltas; counts_on: sentences; ways: accounts of the same releases, each bounded in
+    its way.
     """
 
     def __init__(self, claim: SimpleNamespace) -> None:
@@ -134,7 +136,7 @@ class Account:
         self.squared_mu = self.pure = self.drawn = interval(0)
         self.steps: list[Steps] = []
         self.curves: list[Curve] = []
-        self.rows: list[Spread] = []
+        self.rows: list[Spread | HiddenCodes] = []
         self.spent = (Fraction(0), Fraction(0))
         self.counts_on: set[str] = set()
         self.ways: list[Account] = []
@@ -183,7 +185,7 @@ class Account:
         if self.steps and not self.curves and not self.rows:
             yield delta_of_steps(self.steps, self.squared_mu, epsilon, near)
         if not self.curves and all(s.channel.clients <= EXACT for s in self.steps):
-            yield self.delta_by_moments(epsilon, left)
+            yield from self.deltas_by_moments(epsilon, left)
 
     @lru_cache  # noqa: B019
     def losses(self, parts: int, squared_mu: Interval) -> list[Losses]:
@@ -196,7 +198,7 @@ class Account:
         orders = orders[: 1 + any(curve.ahead != curve.back for curve in curves)]
         return [composed(order, parts, self.claim.delta - self.spent[1]) for order in orders]
 
-    def delta_by_moments(self, epsilon: Fraction, left: Decimal) -> Decimal:
+    def deltas_by_moments(self, epsilon: Fraction, left: Decimal) -> Iterator[Decimal]:
         """accounting.md, Propositions 1 and 2: Renyi divergences of an order, added up.
 
         At whole orders beside the claim's, for which the bound of steps is.
@@ -205,7 +207,7 @@ class Account:
         if order == "inf":  # where it would be for Gaussian noise
             energy = self.squared_mu + sum((s.energy for s in self.steps), interval(1) / 10**9)
             order = 1 + math.sqrt(-2 * math.log(self.claim.delta or 1e-300) / float(energy.high))
-        near, best = max(2, min(2000, math.floor(order))), Decimal(1)
+        near = max(2, min(2000, math.floor(order)))
         # At close inputs the curvature of steps is this: it decides only what is worth the time.
         least = self.squared_mu + sum(
             (s.energy for s in self.steps if s.fixed is None), interval(0)
@@ -222,26 +224,32 @@ class Account:
             if delta(Fraction(order, 2) * least) > left:
                 continue
             total = Fraction(order, 2) * self.squared_mu
-            for tables, square, longest, _, fixed in [s.spread for s in self.steps] + self.rows:
-                total = total + curvature(tables, order, longest, fixed) * square
-            best = min(best, delta(total))
-        return best
+            for codes in [s.spread for s in self.steps] + self.rows:
+                total = total + codes.divergence(order)
+            yield delta(total)
 
 
 def compile_account(releases: list, claim: SimpleNamespace, place: str) -> Account:
-    """The account, and in which ways it is bounded, the quicker ones first."""
+    """The account, and in which ways it is bounded, the quicker ones first.
 
-    def by(way: str) -> Account:
-        return added_up(releases, claim, place, way)
-
-    account = by("curve")
-    account.ways = [account]
-    if any(release.hidden and release.rounds for release in releases):
-        seen = by("seen")
-        account.ways = [by("steps"), by("pure"), account, *([seen] if seen.curves else [])]
-    elif account.curves and any(r.update and r.update.clip == "norm" for r in releases):
-        account.ways.append(by("steps"))
-    return account
+    A way that has no bound for some release is left out.
+    """
+    hidden = any(release.hidden and release.rounds for release in releases)
+    ways, refusals = [], []
+    for way in ("steps", "curve", "seen", "moments") if hidden else ("curve", "steps"):
+        try:
+            account = added_up(releases, claim, place, way)
+        except RefusedError as error:
+            refusals.append(error)
+        else:
+            if way != "seen" or account.curves:
+                ways.append(account)
+        if not hidden and not (ways and ways[0].curves):
+            break  # there is no other way
+    if not ways:
+        raise refusals[0]
+    ways[0].ways = ways
+    return ways[0]
 
 
 def added_up(releases: list, claim: SimpleNamespace, place: str, way: str) -> Account:
@@ -261,7 +269,7 @@ def added_up(releases: list, claim: SimpleNamespace, place: str, way: str) -> Ac
 def add_release(account, release: SimpleNamespace, claim: SimpleNamespace, way: str) -> None:
     """What a release adds in one way: "curve", if it has one; "steps", codes without theirs.
 
-    Hidden rounds also as if they were "seen", or "pure".
+    Hidden rounds also as if they were "seen", or by "moments".
     """
     if release.kind == "spent":
         same = (release.unit, release.relation) == (claim.unit, claim.relation)
@@ -277,12 +285,13 @@ def add_release(account, release: SimpleNamespace, claim: SimpleNamespace, way: 
         account.counts_on.add(PARTIES_ADD[len(release.parties)])
     if hasattr(release, "noise"):
         account.drawn += drawn_distance(release)
-    if release.hidden and way in ("curve", "pure"):
+    if release.hidden:
         account.counts_on.add("nobody knowing who takes part")
+    if release.hidden and way in ("curve", "moments"):
         if way == "curve":
             account.curves.append(hidden_rounds(account, release, claim))
         else:
-            account.pure += hidden_pure(release)
+            account.rows.append(hidden_codes(release, claim))
     elif release.kind == "codes":
         add_codes(account, release, claim, way)
     elif hasattr(release, "blocks") and release.noise.law == "discrete-laplace":
@@ -340,13 +349,18 @@ def drawn_distance(release: SimpleNamespace) -> Interval:
     return each * coordinates * release.rounds
 
 
-def hidden_pure(release: SimpleNamespace) -> Interval:
-    """sampling.md, Proposition 10, order infinity: of any two of the three laws of a round."""
-    if release.kind != "codes":
-        return interval(10**10)
-    pair = SimpleNamespace(unit="client", relation="replace_one")
-    once, rate = steps_of_codes(release, pair).pure / release.rounds, release.hidden.rate
-    return release.rounds * log(1 - rate + rate * exp(once))
+def hidden_codes(release: SimpleNamespace, claim: SimpleNamespace) -> HiddenCodes:
+    """sampling.md, Propositions 5 to 10: codes of rounds drawn secretly, by Renyi divergences."""
+    if release.kind != "codes" or release.update.clip != "norm":
+        raise ValueError("hidden rounds that are not codes of updates clipped in norm")
+    one = SimpleNamespace(**{**vars(release), "rounds": 1})
+    far, near = (
+        Laws(spread_of(one, SimpleNamespace(unit="client", relation=relation)))
+        for relation in ("replace_one", "zero_out")
+    )
+    return HiddenCodes(
+        far, near, release.hidden.draw, release.hidden.rate, release.rounds, claim.relation
+    )
 
 
 def hidden_rounds(account: Account, release: SimpleNamespace, claim: SimpleNamespace) -> Curve:
@@ -408,8 +422,8 @@ def displacements(release: SimpleNamespace, claim: SimpleNamespace) -> tuple[Int
     """
     inputs, moved = release.channel.inputs, encoded_distance(release, claim)
     ends = inputs[-1] + mixing_error(inputs) if against_zeros(claim) else 2 * inputs[-1]
-    longest = min(interval(ends), moved, key=lambda length: length.high)
-    square = min(moved * moved, longest * longest * release.update.sent, key=lambda s: s.high)
+    longest = smallest(ends, moved)
+    square = smallest(moved * moved, longest * longest * release.update.sent)
     return longest, square
 
 
@@ -440,7 +454,7 @@ def steps_of_codes(release: SimpleNamespace, claim: SimpleNamespace) -> Steps:
     steps = two_rows((tuple(low), tuple(high)), channel.denominator, release.cohort)
     longest, square = displacements(release, claim)
     longest = interval(min(Decimal(1), (longest * slope).high))
-    square = min(square * slope * slope, longest * longest * sent, key=lambda s: s.high)
+    square = smallest(square * slope * slope, longest * longest * sent)
     fixed = share_of_zero(channel, low, high) if against_zeros(claim) and low != high else None
     return Steps(steps, square, release.rounds, longest, sent, fixed)
 
@@ -489,14 +503,23 @@ def add_codes(account: Account, release: SimpleNamespace, claim: SimpleNamespace
                 return
         if by_vertices:
             raise ValueError("too many pairs of rows")
-    if not several:
+    if several:
+        account.rows.append(spread_of(release, claim))
+    else:
         account.steps.append(steps_of_codes(release, claim))
-        return
+
+
+def spread_of(release: SimpleNamespace, claim: SimpleNamespace) -> Spread:
+    """Codes on updates clipped in norm, to be bounded by Renyi divergences."""
+    inputs, rows = tuple(release.channel.inputs), tuple(map(tuple, release.channel.weights))
+    if len(rows) == 2 or len(rows[0]) == 2:
+        return steps_of_codes(release, claim).spread
+    longest, square = displacements(release, claim)
     clients = min(release.cohort, EXACT if len(rows) < 5 else 1)  # a limit of time
-    tables = sums_of(tuple(channel.inputs), rows, clients)
-    pure = largest(*(table.pure for table in tables)) * update.sent * release.rounds
     fixed = Fraction(0) if against_zeros(claim) else None
-    account.rows.append(Spread(tables, square * release.rounds, longest, pure, fixed))
+    tables = sums_of(inputs, rows, clients, fixed)
+    pure = largest(*(table.pure for table in tables)) * release.update.sent * release.rounds
+    return Spread(tables, square * release.rounds, longest, pure, fixed)
 
 
 # Claims

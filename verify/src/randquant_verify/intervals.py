@@ -95,6 +95,11 @@ def largest(*values: Number) -> Interval:
     return Interval(max(v.low for v in all_of_them), max(v.high for v in all_of_them))
 
 
+def smallest(*values: Number) -> Interval:
+    """The bound that is least from above."""
+    return min(map(interval, values), key=lambda value: value.high)
+
+
 def exp(value: Number) -> Interval:
     value = interval(value)
     low, high = DOWN.exp(value.low), UP.exp(value.high)

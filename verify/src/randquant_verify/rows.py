@@ -18,6 +18,7 @@ from .intervals import Interval, interval, log, raised
 
 CUTS = 2**20  # of a cell between neighbouring inputs; boxes are cut down to one of them
 POINT = 256  # powers of ratios are whole numbers of 2^-POINT
+STEEP = 1024  # squared slopes are whole numbers of 2^-STEEP: a rare sum's are tiny, its bend large
 MOST_BOXES, MOST_WAYS = 2000, 150
 EXACT = 64  # clients in a sum whose law is computed exactly
 Point = tuple[int, int]  # a cell, and how many of its cuts from the left
@@ -86,9 +87,9 @@ class Rows:
         return found
 
     def slopes(self, one: Point, other: Point) -> list[int]:
-        """Squared slopes of codes' probabilities between two points, in units of 2^-64."""
+        """Squared slopes of codes' probabilities between two points, in units of 2^-STEEP."""
         (x, p), (y, q) = self.at(one), self.at(other)
-        top, bottom = (2**64 / ((x - y) * self.whole) ** 2).as_integer_ratio()
+        top, bottom = (2**STEEP / ((x - y) * self.whole) ** 2).as_integer_ratio()
         return [-(-((a - b) ** 2) * top // bottom) for a, b in zip(p, q, strict=True)]
 
     def bounds(
@@ -114,7 +115,7 @@ class Rows:
             sum(m * c for m, c in zip(way, bend, strict=True))
             for way, bend in itertools.product(slopes, bends)
         ]
-        least, most = (interval(Fraction(s, 1 << POINT + 64)) for s in (min(sums), max(sums)))
+        least, most = (interval(Fraction(s, 1 << POINT + STEEP)) for s in (min(sums), max(sums)))
         near, far = ((order - 1) * h**2 for h in (nearest, max(d - a, b - c)))
         # As far apart as in the box the least is less: it only says whether to cut the box.
         least = log(1 + least * far) / far
@@ -134,24 +135,38 @@ class Spread(NamedTuple):
     pure: Interval
     fixed: Fraction | None = None
 
+    def divergence(self, order: int, within: float = 0.01) -> Interval:
+        found = curvature(self.tables, order, self.longest, self.fixed, within)
+        return found * self.square
+
 
 @lru_cache(64)
 def curvature(
-    tables: tuple[Rows, ...], order: int, longest: Interval, fixed: Fraction | None = None
+    tables: tuple[Rows, ...],
+    order: int,
+    longest: Interval,
+    fixed: Fraction | None = None,
+    within: float = 0.01,
 ) -> Interval:
-    """K of D_order <= K |x - x'|^2 for all of these: the largest bound of boxes that cover them."""
+    """K of D_order <= K |x - x'|^2 for all of these: the largest bound of boxes that cover them.
+
+    The closer it is to be to the least that it may mean, the longer it takes.
+    """
     boxes: list = []
+    attained = 0.0
 
     def add(k: int, table: Rows, box: Box) -> None:
+        nonlocal attained
         least, most = table.bounds(box, order, longest, fixed)
-        heapq.heappush(boxes, (most.high.copy_negate(), k, box, float(least.low)))
+        attained = max(attained, float(least.low))
+        heapq.heappush(boxes, (most.high.copy_negate(), k, box))
 
     for k, table in enumerate(tables):
         for cells in itertools.product(range(len(table.inputs) - 1), repeat=2):
             add(k, table, ((cells[0], 0), (cells[1], 0), CUTS))
     for _ in range(MOST_BOXES):
-        negative, k, ((a, i), (b, j), size), least = boxes[0]
-        if least > -0.99 * float(negative) or size == 1:
+        negative, k, ((a, i), (b, j), size) = boxes[0]
+        if attained > (within - 1) * float(negative) or size == 1:
             break
         heapq.heappop(boxes)
         for x, y in itertools.product((0, size // 2), repeat=2):
@@ -186,10 +201,20 @@ def others_of(rows: tuple[tuple, ...], clients: int) -> list[list[int]]:
 
 
 @lru_cache(64)
-def sums_of(inputs: tuple, rows: tuple[tuple, ...], clients: int) -> tuple[Rows, ...]:
-    """One client's code beside the others."""
-    most = sum(rows[0]) ** clients
+def sums_of(
+    inputs: tuple, rows: tuple[tuple, ...], clients: int, fixed: Fraction | None = None
+) -> tuple[Rows, ...]:
+    """One client's code beside the others, where one of its two inputs may be fixed.
+
+    If inputs and codes may be mirrored, of two ways that mirror each other one is enough.
+    """
+    most, ends = sum(rows[0]) ** clients, inputs[0] + inputs[-1]
+    laws = dict.fromkeys(map(tuple, others_of(rows, clients)))
+    mirrored = (tuple(ends - x for x in inputs[::-1]), tuple(row[::-1] for row in rows[::-1]))
+    if mirrored == (inputs, rows) and fixed in (None, ends / 2):
+        for law in list(laws):
+            if law in laws and law != law[::-1]:
+                laws.pop(law[::-1], None)
     return tuple(
-        Rows(inputs, [products(law, list(row), most) for row in rows])
-        for law in others_of(rows, clients)
+        Rows(inputs, [products(list(law), list(row), most) for row in rows]) for law in laws
     )
