@@ -116,13 +116,15 @@ def run(
         signal.signal(number, lambda *_: stopped.set())
     # Only now: a signal between the start and its handler would end the process at once.
     server.start()
-    logging.getLogger(__name__).info("%s listens on port %d", _shown(helper, path), port)
+    logging.getLogger(__name__).info(
+        "%s listens on port %d", _helper_and_journal(helper, path), port
+    )
     stopped.wait()
     server.stop(grace=5).wait()  # seconds for requests in progress to finish
     return _status(Path(path))
 
 
-def _shown(helper: Helper, folder: str) -> str:
+def _helper_and_journal(helper: Helper, folder: str) -> str:
     # A relative name, from another working folder, is that of a new journal, in which no client has
     # answered yet: limits would begin again, and the operator should see it.
     journal = f"journal {Path(folder).absolute()}, of {len(helper.sums)} clients"

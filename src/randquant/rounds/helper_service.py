@@ -230,7 +230,7 @@ def service(
         ThreadPoolExecutor(MAX_CALLS), options=options, maximum_concurrent_rpcs=MAX_CALLS
     )
 
-    def key(requests: _Requests, context: grpc.ServicerContext) -> bytes:
+    def key(requests: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
         return json.dumps(helper.key.to_record()).encode()  # whatever arrives, and if nothing does
 
     # A caller sends one message and gets one. Read as a stream, a call is counted before its
@@ -247,26 +247,23 @@ def service(
     return server, port
 
 
-_Requests = Iterator[bytes]
-
-
 def _answering(
     helper: Helper, limits: ServiceLimits
-) -> Callable[[_Requests, grpc.ServicerContext], Iterator[bytes]]:
+) -> Callable[[Iterator[bytes], grpc.ServicerContext], Iterator[bytes]]:
     log, workers = getLogger(__name__), _Workers(limits.workers)
 
-    def compute(requests: _Requests, context: grpc.ServicerContext, share: _Share) -> bytes:
+    def compute(requests: Iterator[bytes], context: grpc.ServicerContext, share: _Share) -> bytes:
         request = _received(requests, context, limits.seconds)
         # One signature needs no worker: a round can begin while sums are made.
         if request.startswith(JOINT_SEED_MAGIC):
             message = helper.answer(request)
         else:
-            with workers.one(share, lambda: _check_present(context)):
+            with workers.worker(share, lambda: _check_present(context)):
                 message = helper.answer(request, _watching(context, limits.seconds))
         log.info("answered a request of %d bytes", len(request))
         return message
 
-    def answer(requests: _Requests, context: grpc.ServicerContext) -> Iterator[bytes]:
+    def answer(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         # By TLS certificate and not by address: one server can call from many addresses.
         who = repr(context.auth_context().get("x509_pem_cert"))
         try:
@@ -298,7 +295,7 @@ def _cancelled_after(seconds: float, context: grpc.ServicerContext) -> Iterator[
         timer.cancel()
 
 
-def _received(requests: _Requests, context: grpc.ServicerContext, seconds: float) -> bytes:
+def _received(requests: Iterator[bytes], context: grpc.ServicerContext, seconds: float) -> bytes:
     # A caller that died while it was sending would keep its place for ever.
     with _cancelled_after(seconds, context):
         try:
@@ -366,8 +363,7 @@ class _Workers:
                     del self._shares[who]
 
     @contextlib.contextmanager
-    def one(self, share: _Share, check: Check) -> Iterator[None]:
-        """Wait for a worker."""
+    def worker(self, share: _Share, check: Check) -> Iterator[None]:
         # Its own share first: a call that waits for it must not keep a worker from others.
         with _acquired(share.workers, check), _acquired(self._all, check):
             yield

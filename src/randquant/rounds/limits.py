@@ -348,9 +348,9 @@ def _check_operator_settings(config: Mapping[str, Any]) -> None:
     # at once where no file says that it was answered.
     if ledger is None and "randquant-directory" in config:
         raise ValueError(
-            "Expected randquant-ledger with randquant-directory, got none: without a file for its "
-            "account this client can be made to answer a step of a sum twice, which can reveal its "
-            "codes."
+            "Expected randquant-ledger with randquant-directory, got randquant-directory alone: "
+            "without a file for its account this client can be made to answer a step of a sum "
+            "twice, which can reveal its codes."
         )
     # From another working folder, a relative name is that of a new account, at epsilon 0.
     if ledger is not None and not Path(str(ledger)).is_absolute():

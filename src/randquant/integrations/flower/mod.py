@@ -38,7 +38,7 @@ class QuantizeMod(ClientLimits):
     Its arguments are those of `ClientLimits`. A SuperNode's `--node-config` takes precedence over
     them: `randquant-epsilon`, `randquant-epsilon-alone`, `randquant-delta`,
     `randquant-all-neighbours`, `randquant-threshold`, `randquant-helper`, `randquant-examples`,
-    `randquant-clip-norm`; a name that is none of these is refused. It may also name files of
+    `randquant-clip-norm`; any other `randquant-` name is refused. It may also name files of
     the client: `randquant-ledger`, by its whole path, its account over all runs (without it, the
     account lasts one run, and holds only against a server that waits for each answer), and
     `randquant-identity` with `randquant-directory`: its Ed25519 key in PEM, and the public keys of
