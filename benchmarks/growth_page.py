@@ -176,14 +176,14 @@ Along a curve one size changes; the others stay at 100 clients, 100,000 coordina
 
 ## A million clients of ten million coordinates
 
-One round with codes of one bit and one process a part, extrapolated in proportion to the size, or by the exponent where that is above 1.
+One round with codes of one bit and one process a part, extrapolated in proportion, or by the exponent where that is above 1.
 A round may take an hour of one core, {LIMITS["gigabytes"]:g} GB of memory, {DISK:g} TB of disk, and 10 Gbit/s ({LINK} TB an hour). What takes more:
 
 | part | needs | times the limit |
 |---|---|---|
 {rows}
 
-A client encodes in {3600 * hours["encode"]:.1f} s, and proves its codes in {3600 * hours["prove"]:.0f} s. Proofs can be verified client by client, and masks be added for any range of clients or coordinates, so cores and machines could share this work; no service of several machines is built. A [subset of the coordinates](plan.md#fewer-coordinates) shrinks all parts alike.
+A client encodes in {3600 * hours["encode"]:.1f} s, and proves its codes in {3600 * hours["prove"]:.0f} s. Machines could share this work, proofs by client and masks by client or coordinate; no such service is built. A [subset of the coordinates](plan.md#fewer-coordinates) shrinks all parts alike.
 """
 
 
