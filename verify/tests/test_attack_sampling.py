@@ -101,6 +101,14 @@ def test_sums_of_many_codes_count_fewer_clients():
     assert max(len(table.rows[0]) for table in spread.tables) <= 2100
 
 
+def test_a_simulation_is_not_said_to_protect_anybody(tmp_path, capsys):
+    for simulated in (False, True):
+        data = {**certificates.gaussian(4.4), "simulated": simulated}
+        (tmp_path / "file").write_bytes(certificates.sealed(data))
+        assert main([str(tmp_path / "file")]) == 0
+        assert ("which protects nobody" in capsys.readouterr().out) == simulated
+
+
 # The bound of hidden codes
 
 
