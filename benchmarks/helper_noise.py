@@ -53,7 +53,7 @@ def one_round(
     totals = server.unmask(answer, offer.largest).astype(np.int64)
     if mechanism.helper_noise and mechanism.server_noise:
         totals += mechanism.party_noise(DIMENSION, Key.generate())
-    mean = mechanism.decode(totals, CLIENTS, DIMENSION)
+    mean = mechanism.decode(totals % 2**terms.bits, CLIENTS, DIMENSION)
     opening = time.process_time() - start
     error = float(np.mean(np.square(mean - updates.mean(axis=0))))
     return {"error": error, "bytes": size, "helper": helping, "server": opening}

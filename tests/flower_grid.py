@@ -25,12 +25,16 @@ def over_the_wire(message: Message) -> Message:
     return message_from_proto(message_to_proto(message))
 
 
+WITHOUT_FILE = {"randquant-ledger": "none"}
+"""Setting of a node whose account is in its state."""
+
+
 class InProcessGrid(Grid):
     """`nodes` clients of one app. `fault(step, node, reply)` gives the replies that arrive."""
 
     def __init__(self, app: ClientApp, nodes, fault=None):
         self.app, self.fault = app, fault
-        self.contexts = {n: Context(1, n, {}, RecordDict(), {}) for n in nodes}
+        self.contexts = {n: Context(1, n, {**WITHOUT_FILE}, RecordDict(), {}) for n in nodes}
         self.seen = []  # (step, node, request, reply)
         self.offline = set()
 
@@ -74,13 +78,14 @@ class InProcessGrid(Grid):
 
 def context_of(path=None, node=1):
     """A client's context, whose account is a file, or in its state."""
-    config = {} if path is None else {"randquant-ledger": str(path)}
+    config = {"randquant-ledger": "none" if path is None else str(path)}
     return Context(1, node, config, RecordDict(), {})
 
 
 def ledger_of(context, delta=1e-5):
     """A client's own account, as its mod opens it."""
-    path = context.node_config.get("randquant-ledger")
+    path = context.node_config.get("randquant-ledger", "none")
+    path = None if path == "none" else path
     return AnswerLedger(RunAccountant(delta), path, ClientState(context))
 
 

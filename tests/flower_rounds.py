@@ -115,9 +115,8 @@ def identify(grid, nodes, folder):
     for n, context in grid.contexts.items():
         context.node_config["randquant-identity"] = keep(folder / f"{n}.pem", keys[n])
         context.node_config["randquant-directory"] = str(folder / "directory.json")
-        context.node_config.setdefault(
-            "randquant-ledger", str((folder / f"{n}.account").absolute())
-        )
+        if context.node_config["randquant-ledger"] == "none":
+            context.node_config["randquant-ledger"] = str((folder / f"{n}.account").absolute())
     return directory
 
 

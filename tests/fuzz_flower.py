@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 from damage import damaged, damaged_json
-from flower_grid import answers_of
+from flower_grid import WITHOUT_FILE, answers_of
 from flower_rounds import fedavg, grid_of, noisy
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.common.serde import message_from_proto, message_to_proto
@@ -250,7 +250,7 @@ def read(data: bytes, _folder: Path) -> None:
         upload = message.content.get(HEAD, {}).get("step") == "upload"
     except Exception as error:  # Flower's own, before any of ours
         raise ValueError("Expected a message of Flower's.") from error
-    context = Context(1, NODE, {}, RecordDict(dict(state)), {})
+    context = Context(1, NODE, {**WITHOUT_FILE}, RecordDict(dict(state)), {})
     before = answers_of(context)
     try:
         reply = MOD(message, context, train)

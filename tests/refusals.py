@@ -148,7 +148,7 @@ def _calls() -> Iterator[Call]:
                scheme="poisson", hidden=True, absent=None)  # fmt: skip
     yield call("Sampled.from_cohort", rq.Sampled.from_cohort,
                release=rq.GaussianRelease(1.0, 10, 1),
-               population=100, cohort=10, rounds=3)  # fmt: skip
+               population=100, cohort=10, rounds=3, absent=None, models=False)  # fmt: skip
     yield call("GaussianSteps", rq.GaussianSteps, neighboring="zero_out", unit="example")
     yield call("GaussianSteps.step", rq.GaussianSteps().step, noise_multiplier=1.0,
                drawn="poisson", rate=0.1, count_noise=None, times=1)  # fmt: skip

@@ -53,7 +53,7 @@ def test_adapters_alone_travel_and_move_as_in_the_simulation(folder, tmp_path):
     }  # fmt: skip
     grid = InProcessGrid(client_app.app, range(1, CLIENTS + 1))
     for node in grid.contexts:
-        own = {"partition-id": node - 1, "randquant-epsilon": math.inf}  # without a limit
+        own = {"partition-id": node - 1, "randquant-epsilon": math.inf, "randquant-ledger": "none"}
         grid.contexts[node] = Context(1, node, own, RecordDict(), config)
     server_app.app(grid, Context(1, 0, {}, RecordDict(), config))
     stored = json.loads(results.read_text())["adapters"]

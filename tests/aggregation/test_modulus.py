@@ -8,7 +8,9 @@ import pytest
 
 import randquant as rq
 from randquant.aggregation import (
+    AdditiveMechanism,
     ChannelMechanism,
+    HelperNoise,
     Rotation,
     VectorMechanism,
     lifted,
@@ -16,6 +18,7 @@ from randquant.aggregation import (
     wrap_probability,
 )
 from randquant.channels import Channel, wire
+from randquant.mechanisms import NOISES
 
 COIN = rq.stochastic_rounding(clip=0.02, levels=2, margin=1.0)
 SKEWED = Channel(
@@ -149,3 +152,42 @@ def test_a_sum_that_came_in_more_bits_is_decoded_as_it_is():
         found = mechanism.decode(np.full(dimension, total), clients, dimension, exact)
         plain = math.sqrt(dimension) * COIN.values[1]
         assert math.isclose(np.linalg.norm(found), plain, rel_tol=1e-5)
+
+
+INTEGER_NOISE = {
+    **{kind: AdditiveMechanism(kind, 1.0, 0.1, 20, bits=12) for kind in NOISES},
+    "helper-noise": HelperNoise(1.0, 0.1, 20, bits=12),
+}
+
+
+@pytest.fixture(params=INTEGER_NOISE.values(), ids=INTEGER_NOISE)
+def summed(request):
+    """(mechanism, sums of remainders of twenty equal updates modulo 2**12, that update)."""
+    mechanism, keys = request.param, rq.Key.from_seed(1)
+    update = np.where(np.arange(64) % 2, 0.1, -0.1).astype(np.float32)
+    payloads = [mechanism.encode(update, keys.fold_in(client)) for client in range(20)]
+    totals = sum(wire.unpack(mechanism.coding, each, 64).astype(np.int64) for each in payloads)
+    return mechanism, totals, update
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.int32, np.uint32, np.int64, np.uint64])
+def test_remainders_are_decoded_alike_in_every_type_of_integers(summed, dtype):
+    """Secure sums come as unsigned integers, in which a difference below zero is huge."""
+    mechanism, totals, update = summed
+    mean = mechanism.decode((totals % 2**12).astype(dtype), 20, 64)
+    assert np.array_equal(mean, mechanism.decode(totals % 2**12, 20, 64))
+    assert np.array_equal(np.sign(mean), np.sign(update))
+
+
+def test_integer_noise_is_decoded_from_remainders_of_its_own_modulus_only(summed):
+    """A wider sum would reveal more than is counted: theory/additive.md, Proposition 10."""
+    mechanism, totals, _ = summed
+    assert totals.max() >= 2**12
+    said = r"^Expected sums modulo 2\*\*12, from 0 to 4095, got "
+    for wrong in (totals, totals - 2**20, np.where(np.arange(64) == 7, -1, 0)):
+        with pytest.raises(ValueError, match=said):
+            mechanism.decode(wrong, 20, 64)
+    with pytest.raises(TypeError, match="Expected sums of codes, which are integers, got float64"):
+        mechanism.decode(np.zeros(64), 20, 64)
+    for edge in (0, 2**12 - 1):
+        assert np.isfinite(mechanism.decode(np.full(64, edge), 20, 64)).all()

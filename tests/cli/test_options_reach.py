@@ -60,7 +60,7 @@ COMMANDS = {  # command: (what it calls, usual options, {option: (more, another 
         "key": ({}, "b"), "listen": ({}, "b:1"), "authority": ({}, "b"), "certificate": ({}, "b"),
         "private_key": ({}, "b"), "directory": ({}, "b"), "least": ({}, 7), "most_sums": ({}, 8),
         "epsilon": ({}, 2.5), "delta": ({"epsilon": 2.5}, 1e-9), "examples": ({}, 40),
-        "clients": ({}, 50),
+        "neighboring": ({"epsilon": 2.5}, "zero_out"), "clients": ({}, 50),
         "coordinates": ({}, 60), "masks": ({}, 70), "least_noise": ({}, 0.5), "workers": ({}, 3),
         "seconds": ({}, 9.5), "request_bytes": ({}, 4096),
     }),

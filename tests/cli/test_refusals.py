@@ -23,6 +23,8 @@ COMMANDS = {
         ["helper", "keygen", "key", "--host", "here"], "no --host with keygen, got here"),
     "the delta of a limit that is not set": (
         ["helper", "serve", "journal", "--delta", "1e-9"], "--epsilon with --delta"),
+    "the neighbours of a limit that is not set": (
+        ["helper", "serve", "journal", "--neighboring", "zero_out"], "epsilon with --neighboring"),
     "uncovered coordinates of two runs": (
         ["report", "one", "other", "--uncovered"], "the folder of one run with --uncovered, got 2"),
 }  # fmt: skip

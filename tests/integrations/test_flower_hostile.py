@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 import fuzz_flower
 import numpy as np
 import pytest
-from flower_grid import answers_of, context_of, counted, over_the_wire
+from flower_grid import WITHOUT_FILE, answers_of, context_of, counted, over_the_wire
 from flower_rounds import all_refuse, exact, fedavg, grid_of, mean_of, model, noisy, one_round
 from flwr.app import (
     Array,
@@ -69,7 +69,7 @@ def an_upload(**changes):
 
 def answer_to(message, mod=MOD):
     """(why it is refused, or "" where it is not; what the client was charged; peak of memory)."""
-    context = Context(1, NODE, {}, RecordDict({}), {})
+    context = Context(1, NODE, {**WITHOUT_FILE}, RecordDict({}), {})
     tracemalloc.start()
     try:
         reply = mod(message, context, train)
@@ -232,7 +232,7 @@ def test_a_directory_without_a_file_for_the_account_is_refused(tmp_path, caplog)
     grid = grid_of(config={"randquant-directory": str(tmp_path / "directory")})
     all_refuse(REFUSED_MESSAGE, exact(), grid)
     assert (
-        "Expected randquant-ledger with randquant-directory, got randquant-directory alone"
+        "Expected a file, randquant-ledger, with randquant-directory, got the directory alone"
         in caplog.text
     )
 

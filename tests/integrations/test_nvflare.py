@@ -1,5 +1,6 @@
 """NVFlare's filter and controller on real Shareables and DXOs, in one process."""
 
+import contextlib
 import json
 from types import SimpleNamespace
 
@@ -107,6 +108,26 @@ def test_a_site_refuses_before_its_own_limit_and_sends_nothing(tmp_path):
     assert len(trained) == 2 * len(SITES)  # refused before training
     assert any("va: Expected an offer within epsilon" in line for line in server.log)
     assert any("panic" in line for line in server.log)
+
+
+def test_of_jobs_at_once_a_site_answers_no_more_than_its_limit(tmp_path):
+    """Each is a process of its own, and has passed the first check before another answers."""
+    limit, sent = account([MECHANISM.release(14, 1)], 1e-5, quick=True).epsilon * 1.01, []
+
+    def job(others):
+        site = QuantizeFilter(limit, str(tmp_path / "site"))
+
+        def train(*_):
+            if others:
+                job(others - 1)
+            return result()
+
+        server = Server(tmp_path / f"{others}")
+        with contextlib.suppress(ValueError):
+            sent.append(passed(site, "va", asked(server), train))
+
+    job(2)
+    assert len(sent) == 1
 
 
 def test_what_was_asked_is_counted_when_a_run_is_killed_in_a_round(tmp_path):

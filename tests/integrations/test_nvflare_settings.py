@@ -150,6 +150,12 @@ def test_a_setting_of_a_site_changes_its_limits_or_files_and_nothing_else(name, 
     assert limits(**{name: value}) == usual | changes != usual
 
 
+def test_an_account_of_a_site_is_in_one_place_wherever_its_job_is_started():
+    for name in ("accounts", "./accounts", "~/accounts"):
+        with pytest.raises(ValueError, match="Expected folder to be a whole path"):
+            QuantizeFilter(2.0, name)
+
+
 @pytest.fixture
 def planned(monkeypatch):
     """Return all that follows from the settings of a target, by name.

@@ -115,7 +115,7 @@ def test_what_has_other_vertices_or_says_too_much_has_neither_moments_nor_steps(
     three = rq.stochastic_rounding(clip=1.0, levels=3, margin=3.0)
     for channel, clients in ((inner, 10), (three, 1), (bit(1.0), 10), (bit(1.1), 10)):
         assert ratio_moments(channel, clients) is None
-        assert sum_round_loss(channel, clients, 4.0, 2) is None
+        assert sum_round_loss(channel, clients, 4.0, 2.0, 2) is None
     assert ratio_moments(bit(4.0), 2**12 + 1) is None
 
 
@@ -295,6 +295,26 @@ def test_the_energy_is_that_of_order_two():
     assert short.energy == pytest.approx(0.3**2 * steps.energy, rel=1e-4)
 
 
+def test_a_step_from_zeros_is_half_as_long_and_that_of_an_example_is_not():
+    """The channel clips to its ends, and the encoder moves zeros by less than 2^-32 of a cell."""
+
+    def steps(relation, examples=None):
+        release = VectorRelease(
+            bit(4.0), 9.0, 50, 3, "aggregate", relation, cohort=12, examples=examples
+        )
+        assert release.round_loss is not None
+        return release.round_loss
+
+    whole, zeros = steps("replace_one"), steps("zero_out")
+    assert 0 < zeros.largest / whole.largest - 0.25 < 1e-8
+    assert all(0 < few < many for few, many in zip(zeros.apart, whole.apart, strict=True))
+    assert all(0 < few < many for few, many in zip(zeros.sixth, whole.sixth, strict=True))
+    assert martingale_epsilon(zeros, DELTA)[0] < 0.5 * martingale_epsilon(whole, DELTA)[0]
+    # A mean in which one gradient is zero is not zero.
+    example = steps("zero_out", examples=1)
+    assert (example.largest, example.apart) == (whole.largest, whole.apart)
+
+
 def test_two_codes_are_one_bit_however_bent():
     """In units of where the probability is steepest; straight, it is the channel of two ends."""
     total, inputs = 2**30, np.array([-0.1, -0.05, 0.0, 0.05, 0.1])
@@ -303,7 +323,7 @@ def test_two_codes_are_one_bit_however_bent():
         ones = np.round(np.array(chances) * total).astype(np.int64)
         rows = np.stack([total - ones, ones], axis=1)
         channel = rq.Channel(inputs, np.array([-0.5, 0.5]), rows, total)
-        return sum_round_loss(channel, 20, 0.04, 5)
+        return sum_round_loss(channel, 20, 0.04, 0.2, 5)
 
     ends = steps(inputs[[0, -1]], [0.4, 0.6])
     straight = steps(inputs, [0.4, 0.45, 0.5, 0.55, 0.6])

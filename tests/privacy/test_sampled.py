@@ -408,6 +408,20 @@ def test_no_rate_of_a_fixed_size_is_below_its_fraction(population):
         Sampled.from_cohort(GAUSSIAN, 2**53 + population, cohort=1, rounds=2)
 
 
+def test_a_cohort_of_a_fixed_size_takes_a_stand_in_and_the_trust_of_models():
+    """3 of 7 is no float: a rate that was divided by hand might be below the fraction."""
+    summed = {
+        relation: rq.VectorRelease(CHANNEL, 1.0, 2, 1, "aggregate", relation, cohort=3)
+        for relation in ("zero_out", "replace_one")
+    }
+    release, stand_in = summed["zero_out"], summed["replace_one"]
+    sampled = Sampled.from_cohort(release, 7, 3, rounds=5, absent=stand_in, models=True)
+    assert Fraction(3, 7) <= Fraction(sampled.rate)
+    assert sampled == Sampled(release, sampled.rate, 5, "fixed", absent=stand_in, models=True)
+    with pytest.raises(ValueError, match="Expected absent for a zero_out release"):
+        Sampled.from_cohort(release, 7, 3, rounds=5, models=True)
+
+
 @pytest.mark.parametrize("rate", [1e-100, 0.01, 0.5, 0.999])
 @pytest.mark.parametrize("trials", [1, 7, 60])
 def test_weights_of_a_binomial_law_are_rounded_up(trials, rate):

@@ -13,7 +13,7 @@ from helper_sums import PINNED, helper_in, offered_terms
 
 import randquant as rq
 from randquant.aggregation import AdditiveMechanism, AuxiliaryNumbers, VectorMechanism
-from randquant.privacy import account
+from randquant.privacy import NEIGHBORINGS, account
 from randquant.rounds import (
     ClientLimits,
     Member,
@@ -227,17 +227,17 @@ def test_a_client_answers_as_long_as_its_limit_lasts(row, tmp_path):
 
 
 @pytest.mark.parametrize("row", [
-    row for row in ROWS
-    if row["mechanism"] != "own bits" and (row["neighboring"], row["trust"]) == ("replace_one",
-                                                                              "offered")
+    row for row in ROWS if row["mechanism"] != "own bits" and row["trust"] == "offered"
 ], **NAMED)  # fmt: skip
-def test_a_helper_allows_what_its_limit_allows(row, tmp_path):
+@pytest.mark.parametrize("neighboring", NEIGHBORINGS)
+def test_a_helper_allows_what_its_limit_allows(neighboring, row, tmp_path):
+    row = {**row, "neighboring": neighboring}
     offer, rounds = offer_of(row), value(row, "rounds")
     offered = dataclasses.replace(offer, examples=None)
     terms = terms_of(offered, offer.mechanism.cohort, tmp_path)
     (least, loose), sums = exact(row, rounds), {offered.to_text(): rounds}
     for limit, allows in ((least * 0.99, False), (least * loose, True), (math.inf, True)):
-        affords = within(limit, value(row, "delta"), examples(row))
+        affords = within(limit, value(row, "delta"), examples(row), neighboring)
         assert affords(terms, sums, lambda: None) == allows
     for wrong in ({"least": offer.mechanism.cohort - 1}, {"dimension": offer.size + 1}):
         changed = dataclasses.replace(terms, **wrong)

@@ -65,6 +65,9 @@ def test_a_sum_of_shares_is_read_as_the_table(mechanism):
         mechanism.mean(payloads[:3])
     with pytest.raises(ValueError, match="Expected at least 4 payloads"):
         mechanism.decode(np.zeros(mechanism.terms.dimension, np.int64), 3, mechanism.dimension)
+    modulus = 2**mechanism.terms.bits
+    with pytest.raises(ValueError, match=rf"from 0 to {modulus - 1}, got {modulus}: give secure"):
+        mechanism.decode(np.full(mechanism.terms.dimension, modulus), 4, mechanism.dimension)
 
 
 def test_a_mean_of_fewer_than_the_noise_counts_on_is_no_table(mechanism):

@@ -9,8 +9,8 @@ app = ClientApp()
 
 
 # The client's own limit, which no server can raise. A SuperNode may set another in its node-config
-# (`randquant-epsilon`), and should have a file for its account (`randquant-ledger`). The limit
-# counts on the other clients in a sum: that the server has not invented them is checked with
+# (`randquant-epsilon`), and must name a file for its account (`randquant-ledger`). The limit counts
+# on the other clients in a sum: that the server has not invented them is checked with
 # `randquant-identity` and `randquant-directory`.
 @app.train(mods=[QuantizeMod(epsilon=8.0, delta=1e-5)])
 def train(message: Message, context: Context) -> Message:

@@ -21,6 +21,7 @@ from randquant._internal import validate
 from randquant.aggregation.mechanism import (
     CoordinateError,
     MechanismDefaults,
+    centred_sums,
     check_cohort_size,
     for_each_payload,
     mean_error,
@@ -136,9 +137,12 @@ class IntegerUpdates(ProjectedUpdates):
 
     def _packed(self: Any, integers: np.ndarray, dimension: int) -> bytes:
         # Remainders add up to the remainder of the sum, which is all that is decoded.
-        codes = integers & ((1 << self.bits) - 1)
+        codes = self._remainders(integers)
         codes = codes.astype(np.uint8 if self.bits <= 8 else np.uint32)
         return wire.pack(self.coding, codes, codes.size - dimension)
+
+    def _remainders(self: Any, integers: np.ndarray) -> np.ndarray:
+        return integers & ((1 << self.bits) - 1)
 
     def _totals(self: Any, payloads: Sequence[bytes], dimension: int) -> np.ndarray:
         totals = np.zeros(self.size(dimension), dtype=np.int64)
@@ -152,18 +156,18 @@ class IntegerUpdates(ProjectedUpdates):
     def decode(
         self: Any, totals: np.ndarray, clients: int, dimension: int, bits: int | None = None
     ) -> np.ndarray:
-        """Sum modulo 2**bits, lift to [-2**(bits - 1), 2**(bits - 1)), unscale, rotate back.
+        """Lift remainders to [-2**(bits - 1), 2**(bits - 1)), unscale, rotate back.
 
-        Codes are remainders themselves: the modulus is that of this mechanism, whatever the sum's.
+        Codes are remainders themselves: the modulus is that of this mechanism, `sum_bits`.
 
         Raises:
-            ValueError: there are too few clients.
+            ValueError, TypeError: there are too few clients, or `totals` are not integers in
+                [0, 2**bits).
         """
         check_cohort_size(clients, self.cohort)
-        half = 1 << (self.bits - 1)
-        # A sum within ±half is determined by its remainder; `deviations` says how rarely one is
-        # not.
-        centred = ((totals + half) & (2 * half - 1)) - half
+        # A sum within the range is determined by its remainder; `deviations` says how rarely one
+        # is not.
+        centred = centred_sums(totals, self.bits)
         steps = self.plan(dimension).scale * clients
         return self.projection(dimension).inverse(centred / steps).astype(np.float32)
 
@@ -293,7 +297,8 @@ class AdditiveMechanism(IntegerUpdates, MechanismDefaults):
         return self._packed(noisy, vector.size)
 
     def mean_vector(self, payloads: Sequence[bytes], dimension: int, key: Key | None) -> np.ndarray:
-        return self.decode(self._totals(payloads, dimension), len(payloads), dimension)
+        totals = self._remainders(self._totals(payloads, dimension))
+        return self.decode(totals, len(payloads), dimension)
 
     def log_equal(self, dimension: int) -> float:
         return self.size(dimension) * self._log_equal(self.plan(dimension))
@@ -570,7 +575,7 @@ class HelperNoise(IntegerUpdates, MechanismDefaults):
         totals = self._totals(payloads, dimension)
         for party in range(self.noises):
             totals += self.party_noise(dimension, key.fold_in("party", party))
-        return self.decode(totals, len(payloads), dimension)
+        return self.decode(self._remainders(totals), len(payloads), dimension)
 
     def party_variance(self, dimension: int) -> float:
         """Return the parameter of each party's discrete Gaussian noise, in squared steps."""

@@ -318,13 +318,15 @@ class UpdateMechanism(Releasing, Protocol):
         """Decode the mean update, (dimension,) float32, from a cohort's sum of codes.
 
         Args:
-            totals: (size(dimension),) int64, the summed codes, or their remainders modulo 2**bits.
+            totals: (size(dimension),) integers, the summed codes, or their remainders modulo
+                2**bits; of integer noise, which sends remainders itself, only the latter.
             clients: how many clients are in the sum.
             dimension: coordinates of an update.
             bits: of the modulus; `sum_bits(dimension, clients)` by default, and no fewer.
 
         Raises:
-            ValueError: there are too few clients, or the mechanism cannot decode sums of codes.
+            ValueError: there are too few clients, a total is out of range, or the mechanism cannot
+                decode sums of codes.
         """
         ...
 
@@ -655,6 +657,41 @@ def check_cohort_size(clients: int, cohort: int) -> None:
             f"Expected at least {cohort} payloads in a sum, got {clients}: with the noise of "
             "fewer clients the guarantee does not hold."
         )
+
+
+def centred_sums(totals: np.ndarray, bits: int) -> np.ndarray:
+    """Return the sums in [-2**(bits - 1), 2**(bits - 1)) that have these remainders.
+
+    Args:
+        totals: integers in [0, 2**bits), of any dtype.
+        bits: of the modulus.
+
+    Returns:
+        Their shape, int64.
+
+    Raises:
+        TypeError: they are no integers.
+        ValueError: one is out of range.
+
+    Example:
+        >>> centred_sums(np.array([0, 127, 128, 255], np.uint8), 8)
+        array([   0,  127, -128,   -1])
+    """
+    totals, half = np.asarray(totals), 1 << (bits - 1)
+    if totals.dtype.kind not in "iu":
+        raise TypeError(f"Expected sums of codes, which are integers, got {totals.dtype}.")
+    # theory/additive.md, Proposition 10: a sum of another modulus may reveal single clients, though
+    # its remainders would be the same.
+    beyond = totals[(totals < 0) | (totals >= 2 * half)]
+    if beyond.size:
+        raise ValueError(
+            f"Expected sums modulo 2**{bits}, from 0 to {2 * half - 1}, got {beyond.flat[0]}: give "
+            "secure sums this modulus (mechanism.sum_bits), since wider ones reveal more than is "
+            f"counted, and reduce sums of your own, totals % 2**{bits}."
+        )
+    # Signed before anything is subtracted: secure sums come as unsigned integers.
+    totals = totals.astype(np.int64)
+    return np.where(totals < half, totals, totals - 2 * half)
 
 
 def _check_payloads(payloads: Sequence[bytes], cohort: int, log_equal: float) -> None:

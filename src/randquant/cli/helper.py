@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from randquant._internal import formatting, imports
 from randquant._internal.files import flush, naming, opener, sync_folder
 from randquant.cli.options import Command, Output, flag
-from randquant.privacy.guarantee import DEFAULT_DELTA
+from randquant.privacy.guarantee import DEFAULT_DELTA, Neighboring
 from randquant.secure_sums.helper.helper import JOURNAL_NAME, Helper, HelperJournal, HelperLimits
 
 DEFAULT_LIMITS = HelperLimits()
@@ -45,6 +45,7 @@ def run(
     epsilon: float = math.inf,
     delta: float = DEFAULT_DELTA,
     examples: int | None = None,
+    neighboring: Neighboring = "replace_one",
     clients: int = DEFAULT_LIMITS.clients,
     coordinates: int = DEFAULT_LIMITS.coordinates,
     masks: int = DEFAULT_LIMITS.masks,
@@ -77,6 +78,8 @@ def run(
         delta: for serve: of that limit.
         examples: for serve: the public number by which clients divide their sums of clipped
             gradients, if epsilon is of one example (patient).
+        neighboring: for serve: neighbours of epsilon: replace_one (another update) or zero_out (the
+            zero update).
         clients: for serve: most clients in a sum.
         coordinates: for serve: most coordinates of a sum.
         masks: for serve: most clients times coordinates of a sum.
@@ -104,8 +107,9 @@ def run(
     limits = ServiceLimits(workers=workers, seconds=seconds, request_bytes=request_bytes)
     helper = configured_helper(
         Path(path), Path(key), None if directory is None else Path(directory), epsilon=epsilon,
-        delta=delta, examples=examples, least=least, most_sums=most_sums, clients=clients,
-        coordinates=coordinates, masks=masks, least_noise=least_noise,
+        delta=delta, examples=examples, neighboring=neighboring, least=least,
+        most_sums=most_sums, clients=clients, coordinates=coordinates, masks=masks,
+        least_noise=least_noise,
     )  # fmt: skip
     server, port = service(helper, listen, TLS(*map(str, files.values())), limits)
     # Standard output is for the result alone, which with --json is one object.
@@ -140,11 +144,12 @@ def _check_options(action: str, options: Mapping[str, object]) -> None:
             raise ValueError(
                 f"Expected no {flag(name)} with {action}, got {options[name]}: it is for {reader}."
             )
-    if options["epsilon"] == math.inf and options["delta"] != DEFAULT_DELTA:
-        raise ValueError(
-            f"Expected --epsilon with --delta, which is that limit's, got --delta "
-            f"{options['delta']} alone: it would limit nothing."
-        )
+    for name, unset in {"delta": DEFAULT_DELTA, "neighboring": "replace_one"}.items():
+        if options["epsilon"] == math.inf and options[name] != unset:
+            raise ValueError(
+                f"Expected --epsilon with --{name}, which is that limit's, got --{name} "
+                f"{options[name]} alone: it would limit nothing."
+            )
 
 
 def _keygen(path: Path) -> Output:

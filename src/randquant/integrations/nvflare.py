@@ -579,7 +579,7 @@ class QuantizeFilter(Filter):
         epsilon: limit of this site's epsilon at `delta` by a proven bound that the site computes
             itself. It counts its own answers, and refuses one that would exceed the limit.
         folder: holds the site's account, `NAME.account`, over all jobs; written before anything
-            that it counts is sent.
+            that it counts is sent. A whole path, which each job's process sees alike.
         delta: in (0, 1).
         neighboring: what the guarantee hides.
         examples: the public number by which this filter divides what the training code sends as
@@ -598,7 +598,7 @@ class QuantizeFilter(Filter):
         answer is in the account, on the disk, before it is sent. A request is answered once.
 
     Example:
-        >>> QuantizeFilter(epsilon=2.0, folder="accounts", examples=120).examples
+        >>> QuantizeFilter(epsilon=2.0, folder="/var/lib/randquant", examples=120).examples
         120
     """
 
@@ -620,7 +620,14 @@ class QuantizeFilter(Filter):
         self.clip_norm = clip_norm
         # It has the account's version, so that an older copy put in its place is noticed.
         self._state: dict[str, dict[str, Any]] = {}
-        self._limits()  # for its ValueError: settings fail when the site starts, not in a job
+        # Settings fail when the site starts, not in a job.
+        if not Path(folder).is_absolute():
+            raise ValueError(
+                f"Expected folder to be a whole path, such as /var/lib/randquant, got "
+                f"{validate.shown(folder)}: a job whose process is started elsewhere would begin a "
+                "new account."
+            )
+        self._limits()  # for its ValueError
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
         """Check a task before training, or replace its result by a protected update.

@@ -35,7 +35,7 @@ from randquant._internal import validate
 from randquant._internal.files import make_folder, write_atomic
 from randquant.channels.keys import Key
 from randquant.mechanisms.noise import DiscreteGaussian
-from randquant.privacy.guarantee import DEFAULT_DELTA
+from randquant.privacy.guarantee import DEFAULT_DELTA, NEIGHBORINGS, Neighboring
 from randquant.rounds.accountant import THIS_CLIENT, RoundEvent, RunAccountant
 from randquant.rounds.limits import identity as read_identity
 from randquant.rounds.offer import Offer
@@ -396,7 +396,12 @@ as much would let a server fill the journal with twice the padding; half as much
 another machine's last digits."""
 
 
-def within(epsilon: float, delta: float = DEFAULT_DELTA, examples: int | None = None) -> Affords:
+def within(
+    epsilon: float,
+    delta: float = DEFAULT_DELTA,
+    examples: int | None = None,
+    neighboring: Neighboring = "replace_one",
+) -> Affords:
     """Return a limit of each client's epsilon for a helper: `HelperLimits(affords=within(8.0))`.
 
     Args:
@@ -408,6 +413,7 @@ def within(epsilon: float, delta: float = DEFAULT_DELTA, examples: int | None = 
             server's offer. None for all data of a client. It holds if clients divide by it, and
             clip each example's gradient to the offer's clip norm or less, which a helper cannot
             check; a site's `QuantizeFilter(clip_norm=)` does.
+        neighboring: the relation whose epsilon is limited.
 
     Returns:
         A function of the terms of a sum and of the number of sums of each offer that a client is
@@ -423,9 +429,10 @@ def within(epsilon: float, delta: float = DEFAULT_DELTA, examples: int | None = 
     delta = validate.real("delta", delta, above=0, below=1)
     if examples is not None:
         examples = validate.whole("examples", examples, low=1)
+    validate.choice("neighboring", neighboring, NEIGHBORINGS)
 
     def affords(terms: HelperTerms, sums: Mapping[str, int], check: Check) -> bool:
-        account = RunAccountant(delta)
+        account = RunAccountant(delta, neighboring)
         for text, count in sums.items():
             check()  # certifying an offer may take long, and the caller may leave meanwhile
             is_requested = hashlib.sha256(text.encode()).digest() == terms.offer
@@ -434,7 +441,7 @@ def within(epsilon: float, delta: float = DEFAULT_DELTA, examples: int | None = 
                 if is_requested:
                     _check_canonical(offer, text)
                 offer = offer.for_unit(examples)
-                offer.release(1, "replace_one", "aggregate")  # its bits may not hold its noise
+                offer.release(1, neighboring, "aggregate")  # its bits may not hold its noise
             except ValueError as error:  # also if there is no bound for one example
                 if is_requested:
                     raise ProtocolError(str(error)) from None
@@ -480,6 +487,7 @@ def configured_helper(
     epsilon: float = math.inf,
     delta: float = DEFAULT_DELTA,
     examples: int | None = None,
+    neighboring: Neighboring = "replace_one",
     **limits: Any,
 ) -> Helper:
     """Return the helper that its operator's files and limits describe.
@@ -488,7 +496,7 @@ def configured_helper(
         folder: of its journal.
         key: file of its identity in PEM, as `randquant helper keygen` writes it.
         directory: JSON file of clients' public identities, by number.
-        epsilon, delta, examples: of `within`.
+        epsilon, delta, examples, neighboring: of `within`.
         limits: the other fields of `HelperLimits`.
 
     Raises:
@@ -498,7 +506,7 @@ def configured_helper(
     files = {"randquant-identity": key, "randquant-directory": directory}
     identity, public = read_identity({n: file for n, file in files.items() if file is not None})
     assert identity is not None  # `key` is not optional
-    allowed = HelperLimits(**limits, affords=within(epsilon, delta, examples))
+    allowed = HelperLimits(**limits, affords=within(epsilon, delta, examples, neighboring))
     make_folder(folder)
     return Helper(folder, identity, allowed, public, draw_noise=draw_noise)
 

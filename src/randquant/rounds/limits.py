@@ -54,6 +54,9 @@ OPERATOR_SETTINGS = tuple(
 )  # fmt: skip
 """Names that an operator's settings may have, files of `Member` among them."""
 
+NO_FILE = "none"
+"""Value of `randquant-ledger` with which an operator does without a file for the account."""
+
 
 @dataclass(frozen=True)
 class ClientLimits:
@@ -343,22 +346,28 @@ def _check_operator_settings(config: Mapping[str, Any]) -> None:
                 f"Expected a setting of {', '.join(OPERATOR_SETTINGS)}; got "
                 f"{validate.shown(name)}{validate.nearest(name, OPERATOR_SETTINGS)}"
             )
-    ledger = config.get("randquant-ledger")
+    ledger = ledger_file(config)
     # A directory is there against a malicious server, who could have a step of a sum answered twice
     # at once where no file says that it was answered.
     if ledger is None and "randquant-directory" in config:
         raise ValueError(
-            "Expected randquant-ledger with randquant-directory, got randquant-directory alone: "
+            "Expected a file, randquant-ledger, with randquant-directory, got the directory alone: "
             "without a file for its account this client can be made to answer a step of a sum "
             "twice, which can reveal its codes."
         )
     # From another working folder, a relative name is that of a new account, at epsilon 0.
-    if ledger is not None and not Path(str(ledger)).is_absolute():
+    if ledger is not None and not Path(ledger).is_absolute():
         raise ValueError(
-            f"Expected randquant-ledger to be a whole path, such as /var/lib/account, got "
-            f"{validate.shown(ledger)}: started in another folder, this client would begin a new "
-            "account."
+            f"Expected randquant-ledger to be a whole path, such as /var/lib/account, or "
+            f"{NO_FILE!r}, got {validate.shown(ledger)}: started in another folder, this client "
+            "would begin a new account."
         )
+
+
+def ledger_file(config: Mapping[str, Any]) -> str | None:
+    """Return the path of a client's account, or None if its operator has set none."""
+    ledger = config.get("randquant-ledger", NO_FILE)
+    return None if ledger == NO_FILE else str(ledger)
 
 
 def _operator_number(name: str, value: Any, kind: type[int] | type[float]) -> Any:

@@ -107,8 +107,7 @@ class Member:
     def ledger(self) -> AnswerLedger:
         # A new object for each message: engines answer messages in different processes, and what an
         # old object has read may have changed.
-        path = self.files.get("randquant-ledger")
-        path = None if path is None else str(path)
+        path = limits.ledger_file(self.files)
         return AnswerLedger(self.limits.empty_account(), path, self.state)
 
     def agree(self, request: RoundMessage, model: Arrays) -> AgreedUpload:
@@ -179,7 +178,7 @@ class Member:
             ledger.take(membership.session, step)
             ledger.accountant.compose(RoundEvent(membership.offer, frozenset({THIS_CLIENT})))
             ledger.save()
-        if "randquant-ledger" not in self.files:
+        if limits.ledger_file(self.files) is None:
             self.log(WARNING, NO_LEDGER)
         known = peers_note(terms, "randquant-directory" in self.files)
         account = ledger.accountant.summary()

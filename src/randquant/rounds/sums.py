@@ -630,6 +630,7 @@ class HelperRound(RoundSum):
             # server that is killed from here on has published nothing of this sum, and its next
             # round is another sum.
             totals += mechanism.party_noise(self.offer.dimension, Key.generate())
+            totals %= 2**self.terms.bits
         return totals
 
 

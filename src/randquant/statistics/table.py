@@ -20,7 +20,12 @@ import numpy as np
 from randquant._internal import validate
 from randquant._internal.files import parse_toml, read_text
 from randquant._internal.formatting import count
-from randquant.aggregation.mechanism import MechanismDefaults, check_cohort_size, for_each_payload
+from randquant.aggregation.mechanism import (
+    MechanismDefaults,
+    centred_sums,
+    check_cohort_size,
+    for_each_payload,
+)
 from randquant.channels import wire
 from randquant.channels.keys import Key
 from randquant.privacy.accounting.accountant import (
@@ -681,7 +686,7 @@ class SurveyMechanism(MechanismDefaults):
         key.claim()
         if not self.helper_noise:
             whole += self.terms.share(key)
-        codes = whole & ((1 << self.terms.bits) - 1)
+        codes = whole % 2**self.terms.bits
         return wire.pack(self.coding, codes.astype(np.uint32), -DIGEST_NUMBERS)
 
     def mean_vector(self, payloads: Sequence[bytes], dimension: int, key: Key | None) -> np.ndarray:
@@ -697,7 +702,7 @@ class SurveyMechanism(MechanismDefaults):
                 )
             for party in range(self.terms.shares(len(payloads))):
                 totals += self.party_noise(dimension, key.fold_in("party", party))
-        return self.decode(totals, len(payloads), dimension)
+        return self.decode(totals % 2**self.terms.bits, len(payloads), dimension)
 
     def party_variance(self, dimension: int) -> float:
         """Return the parameter of the noise that each party adds to each integer."""
@@ -713,9 +718,8 @@ class SurveyMechanism(MechanismDefaults):
     ) -> np.ndarray:
         """Return the mean vector of a sum of remainders, with zeros in place of the digest."""
         check_cohort_size(clients, self.cohort)
-        # The sum lies between -half and half: its remainder determines it.
-        half = 1 << (self.terms.bits - 1)
-        centred = ((totals + half) & (2 * half - 1)) - half
+        # The sum lies in this range: its remainder determines it.
+        centred = centred_sums(totals, self.terms.bits)
         return np.append(centred / clients, np.zeros(DIGEST_NUMBERS)).astype(np.float32)
 
     def release(

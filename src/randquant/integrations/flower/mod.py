@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import functools
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from logging import WARNING
+from typing import Any
 
 from flwr.app import Context, Message, MessageType, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
@@ -13,7 +16,7 @@ from flwr.common import log
 from randquant.aggregation.layout import Arrays
 from randquant.integrations.flower import messages
 from randquant.rounds.accountant import ACCOUNT_RECORD
-from randquant.rounds.limits import ClientLimits, Membership
+from randquant.rounds.limits import NO_FILE, ClientLimits, Membership
 from randquant.rounds.member import (
     AgreedUpload,
     Member,
@@ -22,6 +25,14 @@ from randquant.rounds.member import (
     refusal_reason,
 )
 from randquant.rounds.protocol import UPLOAD, RoundMessage
+from randquant.secure_sums.terms import ProtocolError
+
+LEDGER_NEEDED = (
+    "Expected randquant-ledger, the whole path of a file for this client's account, in its "
+    "SuperNode's --node-config, got no such setting: without the file a server that sends several "
+    "messages at once gets more answers than are counted "
+    f'(randquant-ledger="{NO_FILE}" allows that, to try an app out).'
+)
 
 
 @dataclass(frozen=True)
@@ -39,12 +50,13 @@ class QuantizeMod(ClientLimits):
     them: `randquant-epsilon`, `randquant-epsilon-alone`, `randquant-delta`,
     `randquant-all-neighbours`, `randquant-threshold`, `randquant-helper`, `randquant-examples`,
     `randquant-clip-norm`; any other `randquant-` name is refused. It may also name files of
-    the client: `randquant-ledger`, by its whole path, its account over all runs (without it, the
-    account lasts one run, and holds only against a server that waits for each answer), and
+    the client: `randquant-ledger`, by its whole path, its account over all runs, and
     `randquant-identity` with `randquant-directory`: its Ed25519 key in PEM, and the public keys of
     all clients, in JSON by node number in 64 hexadecimal digits.
-    Without these keys `epsilon` assumes that the other clients exist, which this client cannot
-    know: a server that invents them sees its codes. Each answer's log says what epsilon assumes.
+    Outside Flower's simulation a client without `randquant-ledger` refuses all requests. If it is
+    "none", the account lasts one run, and holds only against a server that waits for each answer.
+    Without keys `epsilon` assumes that the other clients exist, which this client cannot know: a
+    server that invents them sees its codes. Each answer's log says what epsilon assumes.
 
     Example:
         >>> from flwr.clientapp import ClientApp
@@ -63,9 +75,9 @@ class QuantizeMod(ClientLimits):
             request = messages.read(received)
             state = messages.ClientState(context)
             # Number, limits and files are Flower's and the operator's word, never the message's.
-            member = Member(
-                context.node_id, self.with_operator_settings(config), state, config, log_once
-            )
+            limits = self.with_operator_settings(config)
+            _check_ledger(config)
+            member = Member(context.node_id, limits, state, config, log_once)
             if request.step != UPLOAD:
                 answer = member.answer(request)
             else:
@@ -87,6 +99,24 @@ def log_once(level: int, line: str) -> None:
     from answer to answer.
     """
     log(level, line)
+
+
+def _check_ledger(node_config: Mapping[str, Any]) -> None:
+    # The run's configuration is never asked: it is the server's.
+    if "randquant-ledger" not in node_config and not _is_simulated():
+        raise ProtocolError(LEDGER_NEEDED)
+
+
+def _is_simulated() -> bool:
+    """Return True in a process of Flower's simulation engine, which is an actor of Ray.
+
+    Message and context do not tell: those of a deployment look the same. A SuperNode's process is
+    no actor, even if its train function starts Ray: whatever is not known is a deployment.
+    """
+    ray = sys.modules.get("ray")  # an actor has imported it, and a deployment need not have it
+    return (
+        ray is not None and ray.is_initialized() and bool(ray.get_runtime_context().get_actor_id())
+    )
 
 
 def _prepared(member: Member, received: RecordDict) -> messages.Records:

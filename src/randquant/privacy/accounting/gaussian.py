@@ -403,13 +403,16 @@ class RoundLoss:
         return *self.apart, sixth * ROUND_UP_FACTOR
 
 
-def sum_round_loss(channel: Channel, clients: int, square: float, rounds: int) -> RoundLoss | None:
+def sum_round_loss(
+    channel: Channel, clients: int, square: float, farthest: float, rounds: int
+) -> RoundLoss | None:
     """Bound the steps of sums of whole updates: one for each coordinate of each round.
 
     Args:
         channel: the channel of every coordinate of every client.
         clients: how many clients' codes are in a sum, at least.
         square: largest squared distance of one client's updates, as the encoder rounds them.
+        farthest: largest distance of one coordinate of them.
         rounds: how many sums.
 
     Returns:
@@ -424,12 +427,11 @@ def sum_round_loss(channel: Channel, clients: int, square: float, rounds: int) -
     share = math.inf if moments is None else kappa_sum(channel, clients, 2.0).upper
     if moments is None or not 0 < share < math.inf:
         return None
-    # theory/martingale.md, Proposition 2: in units of the distance between the ends, which no
-    # update exceeds in a coordinate.
+    # theory/martingale.md, Proposition 2: in units of the distance between the ends.
     width = float(channel.inputs[-1] - channel.inputs[0])
     reach = width if bit is None else bit[1]
     share, square = share * width**2 * ROUND_UP_FACTOR, square / reach**2 * ROUND_UP_FACTOR
-    longest = min(math.sqrt(square) * ROUND_UP_FACTOR, 1.0)
+    longest = min(farthest / reach * ROUND_UP_FACTOR, 1.0)
     return RoundLoss.from_moments(moments, share, longest, rounds * share * square)
 
 

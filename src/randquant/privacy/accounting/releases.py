@@ -200,7 +200,8 @@ class VectorRelease(_Codes):
     @property
     def round_loss(self) -> RoundLoss | None:
         """Bound one step for each coordinate and round; None without moments of the channel."""
-        return sum_round_loss(self.channel, self.cohort, self._square, self.rounds)
+        square, farthest = self._square, self._coordinate_distance
+        return sum_round_loss(self.channel, self.cohort, square, farthest, self.rounds)
 
     @property
     def squared_mu(self) -> float | None:

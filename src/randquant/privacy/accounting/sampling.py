@@ -503,8 +503,23 @@ class Sampled(ReleaseDefaults):
         check_absent(self.absent, self.release, self.scheme)
 
     @classmethod
-    def from_cohort(cls, release: Release, population: int, cohort: int, rounds: int) -> Sampled:
+    def from_cohort(
+        cls,
+        release: Release,
+        population: int,
+        cohort: int,
+        rounds: int,
+        *,
+        absent: Release | None = None,
+        models: bool = False,
+    ) -> Sampled:
         """Sample cohorts of a fixed size uniformly from the population in every round.
+
+        The rate is rounded up, as that of a hand-made `Sampled` must be.
+
+        Args:
+            release, rounds, absent, models: as in `Sampled`.
+            population, cohort: how many clients there are, and how many take part in a round.
 
         Example:
             >>> import randquant as rq
@@ -515,7 +530,8 @@ class Sampled(ReleaseDefaults):
         population = validate.whole("population", population, low=1, high=2**53)
         why = "the population is that small"
         cohort = validate.whole("cohort", cohort, low=1, high=population, why=why)
-        return cls(release, sampling_rate(cohort, population), rounds, "fixed")
+        rate = sampling_rate(cohort, population)
+        return cls(release, rate, rounds, "fixed", absent=absent, models=models)
 
     @property
     def trust(self) -> Trust:
