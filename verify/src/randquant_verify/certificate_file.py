@@ -26,7 +26,9 @@ class RefusedError(ValueError):
 
 def expect(condition: bool, place: str, expected: object, got: object) -> None:
     if not condition:
-        raise RefusedError(f"{place}: expected {expected}, got {str(got)[:60]}")
+        # What a file holds must not look like a line of this program.
+        got = ascii(str(got))[1:-1]
+        raise RefusedError(f"{place}: expected {expected}, got {got[:60]}")
 
 
 def whole(low: int, high: int) -> Reader:
@@ -197,10 +199,17 @@ def canonical(data: Any) -> str:
 
 def read_certificate(content: bytes) -> SimpleNamespace:
     """The certificate in a file's bytes; raises RefusedError with the first rule that is broken."""
+    try:
+        return read_bytes(content)
+    except RecursionError:
+        raise RefusedError("file: expected a few levels of lists and objects, got more") from None
+
+
+def read_bytes(content: bytes) -> SimpleNamespace:
     expect(len(content) <= 2**20, "file", "at most 1 MiB", f"{len(content)} bytes")
     try:
         data = json.loads(content.decode("ascii"))
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise RefusedError(f"file: expected JSON in ASCII: {error}") from None
     # Repeated keys, other orders, spaces, and other ways to write a number are all seen here.
     rule = "the canonical text: sorted keys, no repeated key, no white space, one final newline"

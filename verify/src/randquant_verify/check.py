@@ -6,6 +6,7 @@ import bisect
 import itertools
 import math
 from collections.abc import Iterator
+from contextlib import suppress
 from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
@@ -26,6 +27,8 @@ from .rows import EXACT, Spread, largest_of_rows, others_of, sums_of
 from .sampling import HiddenCodes, Laws
 
 MOST_MASSES = 30_000  # in all pairs of laws that are compared
+MOST_OUTCOMES = 2048  # of a sum of codes of several rows: a limit of memory
+FINEST = Fraction(1, 10**9)  # the least epsilon that curves are put on a grid for: a limit of time
 FLOAT_32 = Fraction(1, 2**20)  # vector.md, Proposition 16: what 32-bit floats move a mean
 
 
@@ -142,7 +145,11 @@ class Account:
         self.ways: list[Account] = []
 
     def proves(self, epsilon: Fraction) -> bool:
-        return any(account.proves_itself(epsilon) for account in self.ways)
+        for account in self.ways:
+            with suppress(ValueError, ArithmeticError):  # no proof, beyond what decimals hold
+                if account.proves_itself(epsilon):
+                    return True
+        return False
 
     def proves_itself(self, epsilon: Fraction) -> bool:
         """Whether delta at this epsilon is at most the claim's.
@@ -172,7 +179,7 @@ class Account:
         missed = sum((off for _, off in like), Fraction(0))
         if not self.curves and bits:
             yield (delta_of(squared_mu, epsilon) + missed).high
-        if self.curves and bits and self.claim.delta and near > 0:
+        if self.curves and bits and self.claim.delta and near > FINEST:
             worse = None
             for parts in (math.ceil(fine / near) for fine in (400, 2000, 10000)):
                 laws = self.losses(parts, squared_mu)
@@ -466,6 +473,9 @@ def vertex_pairs(release: SimpleNamespace, claim: SimpleNamespace, clients: int)
     """
     channel = release.channel
     rows = others = [tuple(row) for row in channel.weights]
+    kinds, outcomes = len(set(rows)), clients * (len(rows[0]) - 1)
+    if kinds * (2 if against_zeros(claim) else kinds - 1) * outcomes > 2 * MOST_MASSES:
+        return []  # before there are laws of them
     if against_zeros(claim):  # accounting.md, Proposition 5
         k = bisect.bisect_right(channel.inputs, 0) - 1
         left, right = channel.inputs[k : k + 2]
@@ -516,6 +526,7 @@ def spread_of(release: SimpleNamespace, claim: SimpleNamespace) -> Spread:
         return steps_of_codes(release, claim).spread
     longest, square = displacements(release, claim)
     clients = min(release.cohort, EXACT if len(rows) < 5 else 1)  # a limit of time
+    clients = min(clients, max(1, MOST_OUTCOMES // (len(rows[0]) - 1)))
     fixed = Fraction(0) if against_zeros(claim) else None
     tables = sums_of(inputs, rows, clients, fixed)
     pure = largest(*(table.pure for table in tables)) * release.update.sent * release.rounds

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from .intervals import Interval, exp, interval, log, upper_tail
 
+MOST_LOSSES = 2**19  # in one law: a limit of memory
 PLACES = 40
 UNIT = 10**PLACES
 FINE = 10**56  # heights of curves are whole numbers of 1/FINE, rounded up
@@ -54,6 +55,8 @@ class Losses(NamedTuple):
 
     def beside(self, other: Losses, spare: int) -> Losses:
         """The law of the sum of two independent losses; ends that have `spare` are left out."""
+        if len(self.masses) + len(other.masses) > MOST_LOSSES:
+            raise OverflowError("more losses than there is memory for")
         mine, theirs = sum(self.masses) + self.infinite, sum(other.masses)
         infinite = -(-(self.infinite * theirs + other.infinite * mine) // UNIT)
         most = max(*self.masses, *other.masses)
