@@ -318,7 +318,7 @@ def test_rows_between_inputs_are_bounded_closely():
         k = min(2, int((x + 1) * 1.5))
         return between(*weights[k : k + 2], (x - float(inputs[k])) * 1.5)
 
-    pairs = list(itertools.permutations([k / 12 for k in range(-12, 13)], 2))
+    pairs = list(itertools.permutations([k / 24 for k in range(-24, 25)], 2))
     for order in (2, 5):
         steep = {pair: steepness(*map(row, pair), order, pair[0] - pair[1]) for pair in pairs}
         for longest, fixed in ((2.0, None), (0.5, None), (1.0, 0), (1.25, Fraction(-1, 4))):
