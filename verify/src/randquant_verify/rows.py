@@ -105,7 +105,8 @@ class Rows:
         """The Fisher information at an input, from above; slopes at a vertex are a cell's."""
         gap, total = self.inputs[cell + 1] - self.inputs[cell], 0
         for p, a, b in zip(self.at(place)[1], *self.rows[cell : cell + 2], strict=True):
-            total -= -(((b - a) * CUTS) ** 2 << POINT) // p
+            slope = abs(b - a) * CUTS
+            total += ((slope << POINT) // p + 1) * slope
         return Fraction(total, self.whole << POINT) / gap**2
 
     def bounds(self, piece: Piece, order: int, longest: Interval) -> tuple[float, Fraction]:
