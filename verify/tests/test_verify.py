@@ -179,6 +179,17 @@ def test_few_steps_are_bounded_by_their_pure_epsilon():
     assert float(short.pure.high) == pytest.approx(3 * 2 / 7 / 10, rel=1e-12)
 
 
+def test_what_is_pure_has_the_delta_of_a_random_bit():
+    """verifier.md, Proposition 4: two probabilities whose odds are e^1 apart attain it."""
+    odds, one = math.exp(1), intervals.interval(1)
+    p, q = [odds / (1 + odds), 1 / (1 + odds)], [1 / (1 + odds), odds / (1 + odds)]
+    for epsilon in (0.0, 0.5, 0.99):
+        found = float(check.delta_of_pure(one, Fraction(epsilon)))
+        assert found == pytest.approx(hockey_stick(p, q, epsilon), rel=1e-9)
+    assert check.delta_of_pure(one, Fraction(1)) == check.delta_of_pure(one, Fraction(2)) == 0
+    assert check.delta_of_pure(one * 10**12, Fraction(10**11)) == 1
+
+
 def test_binomial_noise_is_bounded_by_a_law_near_it():
     """additive.md's example: exactly 1.555, of 40,000 bits and a shift of 40."""
     kappa, off = gaussian.binomial_curvature(40_000)
