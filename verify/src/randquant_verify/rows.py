@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from .curves import Side, products
-from .intervals import Interval, interval, log, raised, smallest
+from .intervals import Interval, interval, log, raised
 
 CUTS = 2**20  # of a cell between neighbouring inputs; pieces are halved down to one of them
 POINT = 256  # powers of ratios are whole numbers of 2^-POINT
@@ -159,12 +159,7 @@ class Spread(NamedTuple):
     fixed: Fraction | None = None
 
     def divergence(self, order: int) -> Interval:
-        found = curvature(self.tables, order, self.longest, self.fixed)
-        if (
-            self.fixed is not None
-        ):  # beside a fixed vertex many pieces are short: all pairs hold too
-            found = smallest(found, curvature(self.tables, order, self.longest))
-        return found * self.square
+        return curvature(self.tables, order, self.longest, self.fixed) * self.square
 
 
 @lru_cache(64)
@@ -190,9 +185,6 @@ def curvature(
             break
         heapq.heappop(pieces)
         middle = (near + far) // 2
-        if near != anchor and abs(far - near) > abs(near - anchor):  # bounds fall with its square
-            h = math.isqrt((near - anchor) * (far - anchor)) + 1
-            middle = anchor + (h if far > anchor else -h)
         add(k, tables[k], (anchor, near, middle, ahead))
         add(k, tables[k], (anchor, middle, far, ahead))
     return interval(-pieces[0][0])
