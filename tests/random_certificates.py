@@ -46,7 +46,7 @@ REFUSALS = (
 )
 """What a message of randquant has that refuses to state something, or to protect by it."""
 
-LOOSENESS = {"bits": 1.02, "levels": 1.1, "noise": 1.02, "hidden": 1.5}
+LOOSENESS = {"bits": 1.02, "levels": 1.1, "noise": 1.02, "hidden": 1.1}
 """By kind, the largest epsilon that the verifier proves over the one claimed."""
 
 

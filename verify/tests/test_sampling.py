@@ -26,7 +26,7 @@ from randquant_verify.intervals import interval
 def test_divergences_of_gaussian_noise_are_those_of_the_page(deviation, rate, order, figure):
     """sampling.md, "How close"; orders between those that are looked at cost up to 3 %."""
 
-    def divergence(k, within):
+    def divergence(k):
         return interval(Fraction(k, 2 * deviation**2))
 
     laws = sampling.Laws(SimpleNamespace(pure=interval(10**6), divergence=divergence))

@@ -54,14 +54,22 @@ def convolve(a: list[int], b: list[int]) -> list[int]:
     return law[first : len(law) - last]
 
 
-def power_law(row: list[int], count: int) -> list[int]:
-    """The law of a sum of `count` codes; errors of entries are below 2 count 2^-203 (induction)."""
-    result = [1 << SCALE]
-    for digit in bin(count)[2:]:
-        result = convolve(result, result)
-        if digit == "1":
-            result = convolve(result, row)
-    return result
+def laws_of_sums(row: list[int], counts: list[int]) -> list[list[int]]:
+    """Laws of sums of so many codes, in rising order, each from the one before.
+
+    Errors of entries are below 2 count 2^-203, whatever is added to what (induction).
+    """
+
+    @lru_cache
+    def law_of(count: int) -> list[int]:
+        if count < 2:
+            return row if count else [1 << SCALE]
+        return convolve(law_of(count // 2), law_of(count - count // 2))
+
+    found = [law_of(counts[0])]
+    for before, count in itertools.pairwise(counts):
+        found.append(convolve(found[-1], law_of(count - before)))
+    return found
 
 
 @dataclass(frozen=True)
@@ -105,11 +113,17 @@ def arrangements(rows: tuple, denominator: int, clients: int) -> Iterator[Arrang
     """
     unit = (1 << SCALE) // denominator
     left, right = ([weight * unit for weight in row] for row in rows)
-    others, i = clients - 1, 0
-    mirrored = rows[0] == rows[1][::-1]
-    while i <= (others // 2 if mirrored else others):
-        block = 1 + min(i, others - i) // 64
-        law = convolve(power_law(right, i), power_law(left, max(0, others - i - block + 1)))
+    others, steps = clients - 1, [(0, 1)]
+    last = others // 2 if rows[0] == rows[1][::-1] else others  # codes may be mirrored
+    while (i := sum(steps[-1])) <= last:
+        steps.append((i, 1 + min(i, others - i) // 64))
+    at_left = [max(0, others - i - block + 1) for i, block in reversed(steps)]
+    laws = zip(
+        laws_of_sums(right, [i for i, _ in steps]),
+        reversed(laws_of_sums(left, at_left)),
+        strict=True,
+    )
+    for law in itertools.starmap(convolve, laws):
         low, high = ([0] * (len(law) + len(left) - 1) for _ in rows)
         for row, total in zip(rows, (low, high), strict=True):
             for code, weight in enumerate(row):
@@ -119,7 +133,6 @@ def arrangements(rows: tuple, denominator: int, clients: int) -> Iterator[Arrang
         least = denominator << SCALE - KEPT
         pairs = [(a, b) for a, b in zip(low, high, strict=True) if a > least and b > least]
         yield Arrangement([a for a, _ in pairs], [b for _, b in pairs], denominator)
-        i += block
 
 
 class TwoRows:

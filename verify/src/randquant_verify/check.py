@@ -124,6 +124,13 @@ PARTIES_ADD = (
 )
 
 
+def delta_of_pure(pure: Interval, epsilon: Fraction) -> Decimal:
+    """verifier.md, Proposition 4."""
+    if pure.high <= epsilon:
+        return Decimal(0)
+    return ((1 - exp(epsilon - pure)) / (1 + exp(-pure))).high
+
+
 class Account:
     """What all releases of one account reveal, as the bounds below take it.
 
@@ -154,25 +161,30 @@ class Account:
     def proves_itself(self, epsilon: Fraction) -> bool:
         """Whether delta at this epsilon is at most the claim's.
 
-        accounting.md, Propositions 4, 9 and 10: what is pure or was spent is taken off epsilon, and
-        drawn noise costs (1 + e^epsilon) times its distance from the law that is bounded.
+        accounting.md, Propositions 4 and 9: what was spent is taken off, and drawn noise costs
+        (1 + e^epsilon) times its distance from the law that is bounded.
         """
         epsilon, delta = epsilon - self.spent[0], self.claim.delta - self.spent[1]
-        rest = epsilon - Fraction(self.pure.high)
-        if rest < 0 or delta < 0:
+        if epsilon < 0 or delta < 0:
             return False
         left = interval(delta)
         if self.drawn.high:
             # Beyond 10^9 it costs more, and that is more than any delta.
             left = delta - (1 + exp(min(epsilon, 10**9))) * self.drawn
-        return left.low >= 0 and any(bound <= left.low for bound in self.deltas(rest, left.low))
+        return left.low >= 0 and any(bound <= left.low for bound in self.deltas(epsilon, left.low))
 
     def deltas(self, epsilon: Fraction, left: Decimal) -> Iterator[Decimal | Fraction]:
         """Upper bounds of delta, the quicker ones first."""
-        near = self.claim.epsilon - self.spent[0] - Fraction(self.pure.high)
         if not self.curves and not self.squared_mu.high:
-            pure = sum((release.pure for release in (*self.steps, *self.rows)), interval(0))
-            yield Decimal(0 if pure.high <= epsilon else 1)
+            pure = sum((release.pure for release in (*self.steps, *self.rows)), self.pure)
+            yield delta_of_pure(pure, epsilon)
+        # accounting.md, Proposition 10: what is pure is taken off too.
+        epsilon, near = (
+            each - Fraction(self.pure.high)
+            for each in (epsilon, self.claim.epsilon - self.spent[0])
+        )
+        if epsilon < 0:
+            return
         bits = not self.rows and all(len(s.channel.rows[0]) == 2 for s in self.steps)
         like = [s.squared_mu(self.claim.delta) for s in self.steps] if bits else []
         squared_mu = sum((mu for mu, _ in like), self.squared_mu)

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable
 from decimal import Decimal, localcontext
 from fractions import Fraction
+from functools import lru_cache
 from typing import NamedTuple
 
 from .intervals import Interval, exp, interval, log, upper_tail
@@ -147,6 +148,7 @@ def mixtures(m: Interval, n: Interval, rate: Fraction) -> Side:
         first, second = (1 - rate + rate * exp(t * x - t * t / 2) for t in (m, n))
         return first / second
 
+    @lru_cache(2**15)  # of either order of the worlds, of g and 1/g
     def side(g: Interval) -> Interval:
         low, high, wanted = (a + b) / 2, 40 + 2 * a, float(g.low) * (1 - 1e-14)
         for _ in range(60):

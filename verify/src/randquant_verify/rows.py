@@ -1,11 +1,12 @@
 """Channels by their rows: one client's code, or a sum of codes beside others who are fixed.
 
 By coordinates the largest curve of all pairs of rows counts; clipped in norm, Renyi divergences of
-a whole order by squared distance, on boxes of pairs of inputs that are cut where it matters.
+a whole order by squared distance, on pieces of the pairs that decide, cut where it matters.
 """
 
 from __future__ import annotations
 
+import bisect
 import heapq
 import itertools
 import math
@@ -16,13 +17,13 @@ from typing import NamedTuple
 from .curves import Side, products
 from .intervals import Interval, interval, log, raised
 
-CUTS = 2**20  # of a cell between neighbouring inputs; boxes are cut down to one of them
+CUTS = 2**20  # of a cell between neighbouring inputs; pieces are halved down to one of them
 POINT = 256  # powers of ratios are whole numbers of 2^-POINT
-STEEP = 1024  # squared slopes are whole numbers of 2^-STEEP: a rare sum's are tiny, its bend large
-MOST_BOXES, MOST_WAYS = 2000, 150
+MOST_PIECES, MOST_WAYS = 2000, 150
+CLOSE = 0.003  # pieces are cut until their bound is that close to what a pair attains
 EXACT = 64  # clients in a sum whose law is computed exactly
-Point = tuple[int, int]  # a cell, and how many of its cuts from the left
-Box = tuple[Point, Point, int]  # where either input begins, and how many cuts it goes on
+#: A place of one input, from where to where the other is, and whether the first is ahead.
+Piece = tuple[int, int, int, bool]
 
 
 def largest_of_rows(pairs: list[tuple[tuple, tuple]]) -> Side:
@@ -35,6 +36,7 @@ def largest_of_rows(pairs: list[tuple[tuple, tuple]]) -> Side:
     short = [([-(-a >> spare) for a in p], [b >> spare for b in q]) for p, q in pairs]
     whole = whole >> spare << 64
 
+    @lru_cache(2**15)
     def side(g: Interval) -> Interval:
         ratio = math.floor(g.low * 2**64)
         sums = (
@@ -60,66 +62,87 @@ class Rows:
         self.whole = CUTS * sum(self.rows[0])
         self.rounding = max(b - a for a, b in itertools.pairwise(inputs)) / 2**32
 
-    def holds(self, fixed: Fraction, low: Fraction, high: Fraction) -> bool:
-        """vector.md, Proposition 14: whether an input, as it is encoded, may lie between these."""
-        return low - self.rounding <= fixed <= high + self.rounding
-
     @lru_cache  # noqa: B019
-    def at(self, point: Point) -> tuple[Fraction, list[int]]:
-        """An input and what it sends, in units of 1/whole."""
-        k, cut = point
-        x, y = self.inputs[k : k + 2]
+    def at(self, place: int) -> tuple[Fraction, list[int]]:
+        """An input and what it sends, in units of 1/whole; places are counted in cuts."""
+        k = min(place // CUTS, len(self.inputs) - 2)
+        (x, y), cut = self.inputs[k : k + 2], place - k * CUTS
         row = [(CUTS - cut) * a + cut * b for a, b in zip(*self.rows[k : k + 2], strict=True)]
         return x + (y - x) * cut / CUTS, row
 
-    @lru_cache(2**14)  # noqa: B019
-    def bends(self, one: Point, other: Point, order: int) -> list[int]:
-        """vector.md, Proposition 2: C(p, q) of each code at two points, in units of 2^-POINT."""
+    def around(self, fixed: Fraction | None) -> tuple[int, int]:
+        """Places between which one of two inputs is (vector.md, Proposition 14)."""
+        if fixed is None:
+            return 0, (len(self.inputs) - 1) * CUTS
         found = []
-        for p, q in zip(self.at(one)[1], self.at(other)[1], strict=True):
-            if p == q:
-                bend = (order * self.whole << POINT - 1) // q
-            else:
-                excess = raised((p << POINT) // q + 1, order, POINT)
-                excess -= (q + order * (p - q) << POINT) // q
-                bend = excess * q * self.whole // ((order - 1) * (p - q) ** 2)
-            found.append(bend + 1)
-        return found
+        for x, rounded in ((fixed - self.rounding, math.floor), (fixed + self.rounding, math.ceil)):
+            k = min(max(bisect.bisect_right(self.inputs, x), 1), len(self.inputs) - 1) - 1
+            low, high = self.inputs[k : k + 2]
+            found.append(k * CUTS + rounded(min(max(x - low, 0) / (high - low), 1) * CUTS))
+        return found[0], found[1]
 
-    def slopes(self, one: Point, other: Point) -> list[int]:
-        """Squared slopes of codes' probabilities between two points, in units of 2^-STEEP."""
-        (x, p), (y, q) = self.at(one), self.at(other)
-        top, bottom = (2**STEEP / ((x - y) * self.whole) ** 2).as_integer_ratio()
-        return [-(-((a - b) ** 2) * top // bottom) for a, b in zip(p, q, strict=True)]
-
-    def bounds(
-        self, box: Box, order: int, longest: Interval, fixed: Fraction | None
-    ) -> tuple[Interval, Interval]:
-        """vector.md, Proposition 3: of D_order/|x - x'|^2 in a box, and the least that it may mean.
-
-        S is at most its largest with slopes of one corner and rows of another.
-        """
-        (k, i), (j, h), size = box
-        sides = [(k, i), (k, i + size)], [(j, h), (j, h + size)]
-        (a, b), (c, d) = ([self.at(end)[0] for end in side] for side in sides)
-        nearest = max(Fraction(0), a - d, c - b)
-        # vector.md, Propositions 17 and 18: pairs that no neighbours have do not count.
-        without = fixed is not None and not (self.holds(fixed, a, b) or self.holds(fixed, c, d))
-        if nearest > longest.high or without:
-            return interval(0), interval(0)
-        corners = list(itertools.product(*sides))
-        ways = [pair for pair in corners if self.at(pair[0])[0] != self.at(pair[1])[0]]
-        slopes = [self.slopes(*way) for way in (ways[:1] if k == j else ways)]
-        bends = [self.bends(*corner, order) for corner in corners]
-        sums = [
-            sum(m * c for m, c in zip(way, bend, strict=True))
-            for way, bend in itertools.product(slopes, bends)
+    def pieces(self, fixed: Fraction | None) -> list[Piece]:
+        """verifier.md, Proposition 3: what decides, before anything is cut."""
+        low, high = self.around(fixed)
+        points = sorted({low, high, *range(0, len(self.inputs) * CUTS, CUTS)})
+        return [
+            (anchor, *((a, b) if anchor <= a else (b, a)), ahead)
+            for (a, b), anchor in itertools.product(itertools.pairwise(points), points)
+            if low <= anchor <= high or low <= a < b <= high
+            for ahead in (True, False)
         ]
-        least, most = (interval(Fraction(s, 1 << POINT + STEEP)) for s in (min(sums), max(sums)))
-        near, far = ((order - 1) * h**2 for h in (nearest, max(d - a, b - c)))
-        # As far apart as in the box the least is less: it only says whether to cut the box.
-        least = log(1 + least * far) / far
-        return least, (log(1 + most * near) / near if near else most)
+
+    @lru_cache(2**14)  # noqa: B019
+    def excess(self, one: int, other: int, order: int) -> Fraction:
+        """M - 1 of the laws of two inputs, from above; M is the sum of p^order q^(1 - order)."""
+        total = -self.whole << POINT
+        for p, q in zip(self.at(one)[1], self.at(other)[1], strict=True):
+            total += raised((p << POINT) // q + 1, order, POINT) * q
+        return Fraction(-(-total << POINT) // self.whole, 1 << 2 * POINT)
+
+    @lru_cache  # noqa: B019
+    def information(self, place: int, cell: int) -> Fraction:
+        """The Fisher information at an input, from above; slopes at a vertex are a cell's."""
+        gap, total = self.inputs[cell + 1] - self.inputs[cell], 0
+        for p, a, b in zip(self.at(place)[1], *self.rows[cell : cell + 2], strict=True):
+            slope = abs(b - a) * CUTS
+            total += ((slope << POINT) // p + 1) * slope
+        return Fraction(total, self.whole << POINT) / gap**2
+
+    def bounds(self, piece: Piece, order: int, longest: Interval) -> tuple[float, Fraction]:
+        """verifier.md, Proposition 3: D_order/h^2 at an end of a piece, and a bound in it."""
+        anchor, *ends, ahead = piece
+        x, *others = (self.at(place)[0] for place in (anchor, *ends))
+        lengths = [abs(y - x) for y in others]
+        if lengths[0] > longest.high:
+            return 0.0, Fraction(0)
+        cell, found, attained = min(ends) // CUTS, [], 0.0
+        excesses = [self.excess(*((anchor, y) if ahead else (y, anchor)), order) for y in ends]
+        for excess, h in zip(excesses, lengths, strict=True):
+            square = (order - 1) * h**2
+            found.append(excess / square if h else order * self.information(anchor, cell) / 2)
+            if h <= longest.high:
+                pair = math.log1p(min(excess, 10**300)) / square if h else found[-1]
+                attained = max(attained, float(pair))
+        most = [max(found)] if cell * CUTS <= anchor <= (cell + 1) * CUTS else []
+        if lengths[0]:
+            most.append(largest_of_chord(excesses, lengths) / (order - 1))
+        return attained, min(most)
+
+
+def largest_of_chord(excesses: list[Fraction], lengths: list[Fraction]) -> Fraction:
+    """verifier.md, Proposition 3: log(1 + chord)/h^2 at most, the logarithm below a tangent.
+
+    The tangent a + b h is that at the middle, and a + b h over h^2 is quadratic in 1/h.
+    """
+    middle = 1 + sum(excesses) / 2
+    b = (excesses[1] - excesses[0]) / (lengths[1] - lengths[0]) / middle
+    a = Fraction(log(middle).high) - b * sum(lengths) / 2
+    first, last = 1 / lengths[1], 1 / lengths[0]
+    tries = [first, last]
+    if a < 0:
+        tries.append(min(max(-b / (2 * a), first), last))
+    return max(a * u * u + b * u for u in tries)
 
 
 class Spread(NamedTuple):
@@ -135,43 +158,36 @@ class Spread(NamedTuple):
     pure: Interval
     fixed: Fraction | None = None
 
-    def divergence(self, order: int, within: float = 0.01) -> Interval:
-        found = curvature(self.tables, order, self.longest, self.fixed, within)
-        return found * self.square
+    def divergence(self, order: int) -> Interval:
+        return curvature(self.tables, order, self.longest, self.fixed) * self.square
 
 
 @lru_cache(64)
 def curvature(
-    tables: tuple[Rows, ...],
-    order: int,
-    longest: Interval,
-    fixed: Fraction | None = None,
-    within: float = 0.01,
+    tables: tuple[Rows, ...], order: int, longest: Interval, fixed: Fraction | None = None
 ) -> Interval:
-    """K of D_order <= K |x - x'|^2 for all of these: the largest bound of boxes that cover them.
-
-    The closer it is to be to the least that it may mean, the longer it takes.
-    """
-    boxes: list = []
+    """K of D_order <= K h^2 for all of these: the largest bound of pieces that decide."""
+    pieces: list = []
     attained = 0.0
 
-    def add(k: int, table: Rows, box: Box) -> None:
+    def add(k: int, table: Rows, piece: Piece) -> None:
         nonlocal attained
-        least, most = table.bounds(box, order, longest, fixed)
-        attained = max(attained, float(least.low))
-        heapq.heappush(boxes, (most.high.copy_negate(), k, box))
+        least, most = table.bounds(piece, order, longest)
+        attained = max(attained, least)
+        heapq.heappush(pieces, (-most, k, piece))
 
     for k, table in enumerate(tables):
-        for cells in itertools.product(range(len(table.inputs) - 1), repeat=2):
-            add(k, table, ((cells[0], 0), (cells[1], 0), CUTS))
-    for _ in range(MOST_BOXES):
-        negative, k, ((a, i), (b, j), size) = boxes[0]
-        if attained > (within - 1) * float(negative) or size == 1:
+        for piece in table.pieces(fixed):
+            add(k, table, piece)
+    for _ in range(MOST_PIECES):
+        negative, k, (anchor, near, far, ahead) = pieces[0]
+        if attained > (CLOSE - 1) * negative or abs(far - near) == 1:
             break
-        heapq.heappop(boxes)
-        for x, y in itertools.product((0, size // 2), repeat=2):
-            add(k, tables[k], ((a, i + x), (b, j + y), size // 2))
-    return interval(-boxes[0][0])
+        heapq.heappop(pieces)
+        middle = (near + far) // 2
+        add(k, tables[k], (anchor, near, middle, ahead))
+        add(k, tables[k], (anchor, middle, far, ahead))
+    return interval(-pieces[0][0])
 
 
 def others_of(rows: tuple[tuple, ...], clients: int) -> list[list[int]]:

@@ -30,7 +30,7 @@ class Laws:
         before = self._looked_at(k - 1)[0]
         if before > 1 and self.divergence(before).high >= self.pure.high:
             return self.pure
-        return smallest(self.pure, self.spread.divergence(k, 0.03))
+        return smallest(self.pure, self.spread.divergence(k))
 
     def _looked_at(self, k: int) -> tuple[int, int]:
         """The orders around k, of 1 to 4 and then a fourth apart."""
