@@ -76,7 +76,7 @@ def test_numbers_beyond_decimals_end_in_a_sentence(tmp_path, capsys, terms, epsi
 
 def test_a_pure_epsilon_beyond_decimals_proves_nothing():
     """As 2^40 coordinates may have."""
-    far = sampling.Laws(SimpleNamespace(pure=interval(10**12), divergence=lambda k, _: 10**12))
+    far = sampling.Laws(SimpleNamespace(pure=interval(10**12), divergence=lambda k: 10**12))
     claim = SimpleNamespace(epsilon=Fraction(1), delta=Fraction(1, 10**5), order=Fraction(3))
     account = check.Account(claim)
     account.ways = [account]
@@ -115,7 +115,7 @@ def test_a_simulation_is_not_said_to_protect_anybody(tmp_path, capsys):
 def laws_of(divergence, pure=10**6):
     """Laws whose divergences are given, exactly or as a floating-point number."""
     spread = SimpleNamespace(
-        pure=interval(Fraction(pure)), divergence=lambda k, _: interval(Fraction(divergence(k)))
+        pure=interval(Fraction(pure)), divergence=lambda k: interval(Fraction(divergence(k)))
     )
     return sampling.Laws(spread)
 

@@ -344,6 +344,38 @@ def test_rows_between_inputs_are_bounded_closely():
         rows.Rows(inputs[:2], [[1, 1], [2, 0]])
 
 
+@pytest.mark.parametrize("order", [2, 5, 40])
+def test_pairs_on_both_sides_of_an_input_are_bounded_closely(order):
+    """verifier.md, Proposition 3 (c): at 0, encoded, that input is a place in either cell."""
+    inputs, weights = tuple(map(Fraction, (-1, 0, 1))), [[9, 4, 3], [4, 8, 4], [1, 3, 12]]
+    table, corner = rows.Rows(inputs, weights), rows.CUTS
+
+    def steep(one, other):
+        (x, p), (y, q) = table.at(one), table.at(other)  # exactly, as they may be close
+        moment = sum(a**order * Fraction(b) ** (1 - order) for a, b in zip(p, q, strict=True))
+        return math.log1p(moment / table.whole - 1) / (order - 1) / float(x - y) ** 2
+
+    for side, apart, ahead in itertools.product((-1, 1), (1, 2**14, 2**19), (True, False)):
+        anchor = corner + side * apart
+        for near, far in ((0, 2**8), (0, 2**19), (2**12, 2**13), (2**17, 2**20)):
+            piece = (anchor, corner - side * near, corner - side * far, ahead)
+            others = [corner - side * (near + (far - near) * k // 32) for k in range(33)]
+            worst = max(steep(*((anchor, y) if ahead else (y, anchor))) for y in others)
+            bound = float(table.across(piece, order))
+            assert worst <= bound * (1 + 1e-9)
+            assert bound <= 1.05 * worst or (apart, far) != (1, 2**13)  # far beyond the corner
+    assert table.across((corner - 1, corner, corner + 1, True), order) is not None
+    assert rows.Rows((*inputs, Fraction(2)), [*weights, [1, 2, 13]]).across(
+        (0, 2 * corner, 3 * corner, True), order
+    ) is None  # fmt: skip
+    aside = [corner * k // 64 for k in range(1, 65)] + [2**11 * k for k in range(1, 32)]
+    places = [corner + side * h for h in aside for side in (-1, 1)]
+    pairs = [pair for x in places for pair in ((x, corner), (corner, x))]
+    worst = max(steep(*pair) for pair in pairs)
+    found = rows.curvature((table,), order, intervals.interval(1), Fraction(0)).high
+    assert worst <= float(found) <= 1.005 * worst
+
+
 def test_a_site_by_itself_is_proven():
     """examples/nvflare_hospitals without a helper, with noise for 2 by all pairs of inputs.
 

@@ -78,8 +78,7 @@ def run(
         delta: for serve: of that limit.
         examples: for serve: the public number by which clients divide their sums of clipped
             gradients, if epsilon is of one example (patient).
-        neighboring: for serve: neighbours of epsilon: replace_one (another update) or zero_out (the
-            zero update).
+        neighboring: for serve: of that limit: replace_one (another update) or zero_out (none).
         clients: for serve: most clients in a sum.
         coordinates: for serve: most coordinates of a sum.
         masks: for serve: most clients times coordinates of a sum.

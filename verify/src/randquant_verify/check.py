@@ -27,6 +27,7 @@ from .rows import EXACT, Spread, largest_of_rows, others_of, sums_of
 from .sampling import HiddenCodes, Laws
 
 MOST_MASSES = 30_000  # in all pairs of laws that are compared
+LARGE_ORDER = 32
 MOST_OUTCOMES = 2048  # of a sum of codes of several rows: a limit of memory
 FINEST = Fraction(1, 10**9)  # the least epsilon that curves are put on a grid for: a limit of time
 FLOAT_32 = Fraction(1, 2**20)  # vector.md, Proposition 16: what 32-bit floats move a mean
@@ -227,11 +228,13 @@ class Account:
             energy = self.squared_mu + sum((s.energy for s in self.steps), interval(1) / 10**9)
             order = 1 + math.sqrt(-2 * math.log(self.claim.delta or 1e-300) / float(energy.high))
         near = max(2, min(2000, math.floor(order)))
+        # Among large orders, which take long, one hardly differs from the next.
+        orders = (near, near + 1) if near < LARGE_ORDER else (min(2000, round(order)),)
         # At close inputs the curvature of steps is this: it decides only what is worth the time.
         least = self.squared_mu + sum(
             (s.energy for s in self.steps if s.fixed is None), interval(0)
         )
-        for order in (near, near + 1):
+        for order in orders:
 
             def delta(divergence: Interval, order: int = order) -> Decimal:
                 if order == 2 and max(divergence.high, epsilon) < 50:  # by the ratio's variance

@@ -19,7 +19,7 @@ from .intervals import Interval, interval, log, raised
 
 CUTS = 2**20  # of a cell between neighbouring inputs; pieces are halved down to one of them
 POINT = 256  # powers of ratios are whole numbers of 2^-POINT
-MOST_PIECES, MOST_WAYS = 2000, 150
+MOST_PIECES, MOST_WAYS = 6000, 150
 CLOSE = 0.003  # pieces are cut until their bound is that close to what a pair attains
 EXACT = 64  # clients in a sum whose law is computed exactly
 #: A place of one input, from where to where the other is, and whether the first is ahead.
@@ -98,7 +98,7 @@ class Rows:
         total = -self.whole << POINT
         for p, q in zip(self.at(one)[1], self.at(other)[1], strict=True):
             total += raised((p << POINT) // q + 1, order, POINT) * q
-        return Fraction(-(-total << POINT) // self.whole, 1 << 2 * POINT)
+        return Fraction(-((-total << POINT) // self.whole), 1 << 2 * POINT)
 
     @lru_cache  # noqa: B019
     def information(self, place: int, cell: int) -> Fraction:
@@ -108,6 +108,36 @@ class Rows:
             slope = abs(b - a) * CUTS
             total += ((slope << POINT) // p + 1) * slope
         return Fraction(total, self.whole << POINT) / gap**2
+
+    @lru_cache(2**14)  # noqa: B019
+    def spread(self, one: int, other: int, order: int, cell: int) -> Fraction:
+        """S of the laws of two inputs with the slopes of a cell, from above."""
+        gap, total = self.inputs[cell + 1] - self.inputs[cell], 0
+        laws = self.at(one)[1], self.at(other)[1]
+        for p, q, a, b in zip(*laws, *self.rows[cell : cell + 2], strict=True):
+            if p == q:
+                bend = (order * self.whole << POINT - 1) // q
+            else:
+                rest = raised((p << POINT) // q + 1, order, POINT)
+                rest -= (q + order * (p - q) << POINT) // q
+                bend = rest * q * self.whole // ((order - 1) * (p - q) ** 2)
+            total += (bend + 1) * ((b - a) * CUTS) ** 2
+        return Fraction(total, self.whole**2 << POINT) / gap**2
+
+    def across(self, piece: Piece, order: int) -> Fraction | None:
+        """verifier.md, Proposition 3 (c): a bound where the other input is in the next cell."""
+        anchor, *ends, ahead = piece
+        cell = min(ends) // CUTS
+        step = -1 if anchor < cell * CUTS else 1
+        corner = (cell + max(step, 0)) * CUTS
+        if abs(anchor - corner) > CUTS:
+            return None
+        x, y, near = (self.at(place)[0] for place in (anchor, corner, ends[0]))
+        first, second = (
+            max(self.spread(*((anchor, y) if ahead else (y, anchor)), order, slopes) for y in ends)
+            for slopes in (cell + step, cell)
+        )
+        return second + abs((y - x) / (near - x)) * max(first - second, 0)
 
     def bounds(self, piece: Piece, order: int, longest: Interval) -> tuple[float, Fraction]:
         """verifier.md, Proposition 3: D_order/h^2 at an end of a piece, and a bound in it."""
@@ -124,10 +154,11 @@ class Rows:
             if h <= longest.high:
                 pair = math.log1p(min(excess, 10**300)) / square if h else found[-1]
                 attained = max(attained, float(pair))
-        most = [max(found)] if cell * CUTS <= anchor <= (cell + 1) * CUTS else []
+        inside = cell * CUTS <= anchor <= (cell + 1) * CUTS
+        most = [max(found) if inside else self.across(piece, order)]
         if lengths[0]:
             most.append(largest_of_chord(excesses, lengths) / (order - 1))
-        return attained, min(most)
+        return attained, min(bound for bound in most if bound is not None)
 
 
 def largest_of_chord(excesses: list[Fraction], lengths: list[Fraction]) -> Fraction:
