@@ -78,7 +78,7 @@ def run(
         delta: for serve: of that limit.
         examples: for serve: the public number by which clients divide their sums of clipped
             gradients, if epsilon is of one example (patient).
-        neighboring: for serve: of that limit: replace_one (another update) or zero_out (none).
+        neighboring: for serve: of that limit: replace_one (another update) or zero_out (no update).
         clients: for serve: most clients in a sum.
         coordinates: for serve: most coordinates of a sum.
         masks: for serve: most clients times coordinates of a sum.
@@ -106,9 +106,8 @@ def run(
     limits = ServiceLimits(workers=workers, seconds=seconds, request_bytes=request_bytes)
     helper = configured_helper(
         Path(path), Path(key), None if directory is None else Path(directory), epsilon=epsilon,
-        delta=delta, examples=examples, neighboring=neighboring, least=least,
-        most_sums=most_sums, clients=clients, coordinates=coordinates, masks=masks,
-        least_noise=least_noise,
+        delta=delta, examples=examples, neighboring=neighboring, least=least, most_sums=most_sums,
+        clients=clients, coordinates=coordinates, masks=masks, least_noise=least_noise,
     )  # fmt: skip
     server, port = service(helper, listen, TLS(*map(str, files.values())), limits)
     # Standard output is for the result alone, which with --json is one object.

@@ -537,11 +537,12 @@ def add_codes(account: Account, release: SimpleNamespace, claim: SimpleNamespace
 def spread_of(release: SimpleNamespace, claim: SimpleNamespace) -> Spread:
     """Codes on updates clipped in norm, to be bounded by Renyi divergences."""
     inputs, rows = tuple(release.channel.inputs), tuple(map(tuple, release.channel.weights))
-    if len(rows) == 2 or len(rows[0]) == 2:
+    codes = len(release.channel.weights[0])
+    if len(rows) == 2 or codes == 2:
         return steps_of_codes(release, claim).spread
     longest, square = displacements(release, claim)
     clients = min(release.cohort, EXACT if len(rows) < 5 else 1)  # a limit of time
-    clients = min(clients, max(1, MOST_OUTCOMES // (len(rows[0]) - 1)))
+    clients = min(clients, max(1, MOST_OUTCOMES // max(1, codes - 1)))
     fixed = Fraction(0) if against_zeros(claim) else None
     tables = sums_of(inputs, rows, clients, fixed)
     pure = largest(*(table.pure for table in tables)) * release.update.sent * release.rounds

@@ -166,7 +166,7 @@ def largest_of_chord(excesses: list[Fraction], lengths: list[Fraction]) -> Fract
 
     The tangent a + b h is that at the middle, and a + b h over h^2 is quadratic in 1/h.
     """
-    middle = 1 + sum(excesses) / 2
+    middle = 1 + sum(excesses, Fraction(0)) / 2
     b = (excesses[1] - excesses[0]) / (lengths[1] - lengths[0]) / middle
     a = Fraction(log(middle).high) - b * sum(lengths) / 2
     first, last = 1 / lengths[1], 1 / lengths[0]
