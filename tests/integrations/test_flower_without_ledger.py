@@ -6,6 +6,7 @@ holds by a file alone (`tests/rounds/test_limits_settings.py`).
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -95,9 +96,10 @@ print("here", is_refused(client({})), "there", ray.get(Actor.remote().is_refused
 def test_ray_itself_tells_its_actors_from_who_calls_it():
     """In a whole simulation: tests/integrations/test_flower_template.py."""
     pytest.importorskip("ray")
+    root = Path(__file__).parents[2]
     done = subprocess.run(
-        [sys.executable, "-c", IN_RAY], cwd=Path(__file__).parents[2], capture_output=True,
-        text=True, check=False, timeout=300,
+        [sys.executable, "-c", IN_RAY], cwd=root, capture_output=True, text=True, check=False,
+        timeout=300, env={**os.environ, "PYTHONPATH": f"{root / 'tests'}{os.pathsep}{root}"},
     )  # fmt: skip
     assert "here True there False" in done.stdout, done.stderr
 
