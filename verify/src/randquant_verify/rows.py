@@ -110,7 +110,7 @@ class Rows:
         return Fraction(total, self.whole << POINT) / gap**2
 
     @lru_cache(2**14)  # noqa: B019
-    def spread(self, one: int, other: int, order: int, cell: int) -> Fraction:
+    def weighted_slopes(self, one: int, other: int, order: int, cell: int) -> Fraction:
         """S of the laws of two inputs with the slopes of a cell, from above."""
         gap, total = self.inputs[cell + 1] - self.inputs[cell], 0
         laws = self.at(one)[1], self.at(other)[1]
@@ -133,8 +133,9 @@ class Rows:
         if abs(anchor - corner) > CUTS:
             return None
         x, y, near = (self.at(place)[0] for place in (anchor, corner, ends[0]))
+        pairs = [(anchor, end) if ahead else (end, anchor) for end in ends]
         first, second = (
-            max(self.spread(*((anchor, y) if ahead else (y, anchor)), order, slopes) for y in ends)
+            max(self.weighted_slopes(*pair, order, slopes) for pair in pairs)
             for slopes in (cell + step, cell)
         )
         return second + abs((y - x) / (near - x)) * max(first - second, 0)
@@ -147,7 +148,8 @@ class Rows:
         if lengths[0] > longest.high:
             return 0.0, Fraction(0)
         cell, found, attained = min(ends) // CUTS, [], 0.0
-        excesses = [self.excess(*((anchor, y) if ahead else (y, anchor)), order) for y in ends]
+        pairs = [(anchor, end) if ahead else (end, anchor) for end in ends]
+        excesses = [self.excess(*pair, order) for pair in pairs]
         for excess, h in zip(excesses, lengths, strict=True):
             square = (order - 1) * h**2
             found.append(excess / square if h else order * self.information(anchor, cell) / 2)
